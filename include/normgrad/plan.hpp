@@ -1,0 +1,84 @@
+// Plan: one checked call. Making a plan checks every argument, picks a kernel and fixes the order
+// of every sum; executing it only computes. Plans are immutable: copy them, share them between
+// threads.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "normgrad/export.hpp"
+#include "normgrad/status.hpp"
+
+namespace normgrad {
+
+struct LayerNormBackward;
+struct RmsNormBackward;
+struct BatchNormBackward;
+
+enum class Device { kCpu, kCuda };
+
+// The data of a call. A pointer is read only if the plan has that operand; pointers of empty
+// tensors may be null. dx may be exactly dy or x, with the same layout; no output may overlap
+// anything else.
+struct Buffers {
+  const void* x = nullptr;
+  const void* dy = nullptr;
+  const void* gamma = nullptr;
+  const void* mean = nullptr;
+  const void* spread = nullptr;
+  void* dx = nullptr;
+  void* dgamma = nullptr;
+  void* dbeta = nullptr;
+};
+
+// What error sentences call the operands; a front end with other names sets its own.
+struct OperandNames {
+  const char* x = "x";
+  const char* dy = "dy";
+  const char* gamma = "gamma";
+  const char* mean = "mean";
+  const char* spread = "spread";
+  const char* dx = "dx";
+  const char* dgamma = "dgamma";
+  const char* dbeta = "dbeta";
+};
+
+class NORMGRAD_EXPORT Plan {
+ public:
+  // An empty plan: its workspace is 0 and executing it is an error.
+  Plan() = default;
+
+  // Throws Error when the call is refused.
+  explicit Plan(const LayerNormBackward& call, Device device = Device::kCpu);
+  explicit Plan(const RmsNormBackward& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNormBackward& call, Device device = Device::kCpu);
+
+  // The same without exceptions: `plan` is changed only on success.
+  static Status create(const LayerNormBackward& call, Device device, Plan& plan) noexcept;
+  static Status create(const RmsNormBackward& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNormBackward& call, Device device, Plan& plan) noexcept;
+
+  // Bytes of workspace that execute needs: device memory, any content, any alignment.
+  size_t workspace_size() const noexcept;
+
+  // "cpu:avx3 rows": the implementation and kernel that will run.
+  std::string kernel() const;
+
+  // Overwrites the outputs. Allocates nothing, waits for nothing; on a GPU the work is queued on
+  // `stream` (null: the legacy default stream). A refused call changes no byte of any output.
+  Status execute(const Buffers& buffers, void* workspace, size_t workspace_size,
+                 void* stream = nullptr) const noexcept;
+
+  // execute, throwing Error on failure.
+  void run(const Buffers& buffers, void* workspace, size_t workspace_size,
+           void* stream = nullptr) const;
+
+ private:
+  struct Impl;
+  template <class Call>
+  static Status make(const Call& call, Device device, Plan& plan) noexcept;
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace normgrad

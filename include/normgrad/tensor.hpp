@@ -1,0 +1,33 @@
+// Tensor: the type, shape and strides of an operand. It holds no data: pointers come at execution.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace normgrad {
+
+enum class DType { kF32, kF16, kBF16 };
+
+constexpr size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr const char* name_of(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+}
+
+struct Tensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides = {};  // in elements; empty: contiguous, last axis fastest
+};
+
+// How a forward pass left the statistics of a row or channel. `mean` and `spread` are the operands
+// that carry them, r is the factor in x_hat = (x - mean) * r.
+enum class Statistics {
+  kXHatStd,       // x holds x_hat; spread = standard deviation, r = 1 / spread; no mean
+  kMeanRstd,      // spread = rstd, r = spread
+  kMeanVariance,  // spread = biased variance, r = 1 / sqrt(spread + eps)
+};
+// A denominator of exactly zero gives r = 0 and x_hat = 0: that row or channel gets dx = 0 and adds
+// nothing to dgamma. Small positive denominators are never clamped.
+
+}  // namespace normgrad

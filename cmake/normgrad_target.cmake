@@ -1,0 +1,12 @@
+# normgrad_target(TARGET): the compile and link options that every target of this project shares.
+#
+# -ffp-contract=off: sums and products are fused only where the source says so, in every build.
+function(normgrad_target target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow
+    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -ffp-contract=off)
+  if(NORMGRAD_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${NORMGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${NORMGRAD_SANITIZE})
+  endif()
+endfunction()

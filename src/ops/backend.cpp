@@ -1,0 +1,43 @@
+#include "ops/backend.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include "normgrad/info.hpp"
+
+namespace normgrad {
+
+std::span<const Backend> backends() { return cpu::backends(); }
+
+Status choose_backend(Device device, const Backend*& backend) {
+  const char* device_name = device == Device::kCpu ? "cpu" : "cuda";
+  const char* variable = std::getenv("NORMGRAD_IMPL");
+  const std::string wanted = variable ? variable : "";
+  // A choice for another device does not concern this one.
+  const bool forced = wanted.starts_with(std::string(device_name) + ":");
+  std::string available;
+  for (const Backend& candidate : backends()) {
+    if (candidate.device != device) continue;
+    if (!forced || wanted == candidate.name) {
+      backend = &candidate;
+      return {};
+    }
+    available += std::string(available.empty() ? "" : ", ") + candidate.name;
+  }
+  if (forced) {
+    return {Code::kUnsupportedDevice,
+            "NORMGRAD_IMPL: expected one of " + available + "; got " + wanted};
+  }
+  return {Code::kUnsupportedDevice,
+          std::string("device: ") + device_name + " is not in this build of the library"};
+}
+
+std::vector<Implementation> implementations() {
+  std::vector<Implementation> list;
+  for (const Backend& backend : backends()) list.push_back({backend.name, backend.device});
+  return list;
+}
+
+const char* version() { return NORMGRAD_VERSION; }
+
+}  // namespace normgrad

@@ -1,0 +1,34 @@
+#include "normgrad/layer_norm_backward.hpp"
+
+#include <string>
+
+#include "ops/prepare.hpp"
+
+namespace normgrad {
+
+Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared) {
+  RowStatistics statistics = RowStatistics::kXHatStd;
+  if (call.statistics == Statistics::kMeanRstd) statistics = RowStatistics::kMeanRstd;
+  if (call.statistics == Statistics::kMeanVariance) statistics = RowStatistics::kMeanVariance;
+
+  const bool needs_mean = call.statistics != Statistics::kXHatStd;
+  if (needs_mean != call.mean.has_value()) {
+    return {Code::kBadArgument, std::string(call.names.mean) +
+                                    (needs_mean ? ": required with these statistics, but absent"
+                                                : ": expected none beside x_hat and std")};
+  }
+  NORMGRAD_RETURN_IF_ERROR(check_eps(call.eps, call.statistics == Statistics::kMeanVariance));
+
+  Operands& o = prepared.operands = named(call.names);
+  put(o.x, call.x);
+  put(o.dy, call.dy);
+  put(o.gamma, call.gamma);
+  put(o.mean, call.mean);
+  put(o.spread, call.spread);
+  put_output(o.dx, call.dx);
+  put_output(o.dgamma, call.dgamma);
+  put_output(o.dbeta, call.dbeta);
+  return prepare_rows(statistics, call.eps, device, prepared);
+}
+
+}  // namespace normgrad

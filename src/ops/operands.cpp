@@ -1,0 +1,83 @@
+#include "ops/operands.hpp"
+
+#include <cmath>
+#include <string>
+
+namespace normgrad {
+
+Operands named(const OperandNames& names) {
+  Operands o;
+  o.x.name = names.x;
+  o.dy.name = names.dy;
+  o.gamma.name = names.gamma;
+  o.mean.name = names.mean;
+  o.spread.name = names.spread;
+  o.dx.name = names.dx;
+  o.dgamma.name = names.dgamma;
+  o.dbeta.name = names.dbeta;
+  return o;
+}
+
+void put(Operand& operand, const std::optional<Tensor>& tensor) {
+  operand.present = tensor.has_value();
+  if (tensor) operand.tensor = *tensor;
+}
+
+void put_output(Operand& operand, const std::optional<Tensor>& tensor) {
+  put(operand, tensor);
+  operand.output = true;
+}
+
+Status check_types(const Operands& operands) {
+  for (const Operand* operand : {&operands.dy, &operands.dx}) {
+    if (operand->present && operand->tensor.dtype != operands.x.tensor.dtype) {
+      return {Code::kBadDType, std::string(operand->name) + ": expected " +
+                                   name_of(operands.x.tensor.dtype) + " like " + operands.x.name +
+                                   ", got " + name_of(operand->tensor.dtype)};
+    }
+  }
+  return {};
+}
+
+Status check_shapes(Operands& operands) {
+  for (Operand* operand : operands.all()) {
+    if (operand->present) NORMGRAD_RETURN_IF_ERROR(check_shape(operand->name, operand->tensor));
+  }
+  for (const Operand* operand : {&operands.dy, &operands.dx}) {
+    NORMGRAD_RETURN_IF_ERROR(expect_shape(*operand, operands.x.tensor.shape));
+  }
+  return {};
+}
+
+Status expect_shape(const Operand& operand, const std::vector<int64_t>& shape) {
+  if (!operand.present || operand.tensor.shape == shape) return {};
+  return {Code::kBadShape, std::string(operand.name) + ": expected shape " + to_string(shape) +
+                               ", got " + to_string(operand.tensor.shape)};
+}
+
+Status check_strides(Operands& operands) {
+  for (Operand* operand : operands.all()) {
+    if (!operand->present) continue;
+    NORMGRAD_RETURN_IF_ERROR(
+        check_strides(operand->name, operand->tensor, operand->output, operand->extent));
+  }
+  return {};
+}
+
+Vector vector_of(const Operand& operand) {
+  if (!operand.present) return {};
+  return {true, operand.tensor.dtype, operand.tensor.strides[0]};
+}
+
+Status check_eps(double eps, bool used) {
+  if (!std::isfinite(eps) || eps < 0) {
+    return {Code::kBadArgument, "eps: expected a finite value >= 0, got " + std::to_string(eps)};
+  }
+  if (eps != 0 && !used) {
+    return {Code::kBadArgument, "eps: expected 0, since these statistics contain it already; got " +
+                                    std::to_string(eps)};
+  }
+  return {};
+}
+
+}  // namespace normgrad

@@ -1,0 +1,58 @@
+// The operands of a call by role, and the checks that all operators share.
+#pragma once
+
+#include <optional>
+
+#include "normgrad/plan.hpp"
+#include "normgrad/tensor.hpp"
+#include "ops/layout.hpp"
+#include "ops/problem.hpp"
+
+namespace normgrad {
+
+// One operand of a call: what it is called, and where its elements lie.
+struct Operand {
+  const char* name = "";
+  bool present = false;
+  bool output = false;
+  Tensor tensor;
+  Extent extent;
+};
+
+struct Operands {
+  Operand x, dy, gamma, mean, spread, dx, dgamma, dbeta;
+
+  // In the order in which errors are reported.
+  std::array<Operand*, 8> all() { return {&x, &dy, &gamma, &mean, &spread, &dx, &dgamma, &dbeta}; }
+};
+
+// Puts the names in, for operands present or not.
+Operands named(const OperandNames& names);
+
+void put(Operand& operand, const std::optional<Tensor>& tensor);
+void put_output(Operand& operand, const std::optional<Tensor>& tensor);
+
+// dy and dx have the type of x.
+Status check_types(const Operands& operands);
+
+// Every operand by itself (rank, overflow), then dy and dx against the shape of x.
+Status check_shapes(Operands& operands);
+
+// operand has exactly this shape.
+Status expect_shape(const Operand& operand, const std::vector<int64_t>& shape);
+
+// Every operand by itself; fills in the extents.
+Status check_strides(Operands& operands);
+
+// A one-dimensional operand.
+Vector vector_of(const Operand& operand);
+
+Status check_eps(double eps, bool used);
+
+}  // namespace normgrad
+
+// Returns from the enclosing function if `expression` is not ok.
+#define NORMGRAD_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                            \
+    if (::normgrad::Status status_ = (expression); !status_.ok()) return status_; \
+  } while (false)

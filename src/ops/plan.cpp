@@ -1,0 +1,157 @@
+#include "normgrad/plan.hpp"
+
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include "normgrad/normgrad.hpp"
+#include "ops/prepare.hpp"
+
+namespace normgrad {
+namespace {
+
+struct Bound {
+  const Operand& operand;
+  const void* data;
+
+  bool used() const { return operand.present && operand.extent.elements > 0; }
+};
+
+using BoundOperands = std::array<Bound, 8>;
+
+BoundOperands bind_data(const Operands& o, const Buffers& b) {
+  return {{{o.x, b.x},
+           {o.dy, b.dy},
+           {o.gamma, b.gamma},
+           {o.mean, b.mean},
+           {o.spread, b.spread},
+           {o.dx, b.dx},
+           {o.dgamma, b.dgamma},
+           {o.dbeta, b.dbeta}}};
+}
+
+Status check_pointers(const BoundOperands& operands) {
+  for (const Bound& bound : operands) {
+    if (!bound.used()) continue;
+    if (bound.data == nullptr) {
+      return {Code::kNullPointer, std::string(bound.operand.name) + ": expected data, got null"};
+    }
+    const size_t size = size_of(bound.operand.tensor.dtype);
+    const auto address = reinterpret_cast<uintptr_t>(bound.data);
+    if (address % size != 0) {
+      return {Code::kBadArgument, std::string(bound.operand.name) + ": expected a pointer aligned to its " +
+                                      std::to_string(size) + "-byte elements, got address " +
+                                      std::to_string(address)};
+    }
+  }
+  return {};
+}
+
+// dx may lie exactly on dy or on x: kernels read each element of both before they write it.
+bool in_place(const Operands& o, const Bound& a, const Bound& b) {
+  return &a.operand == &o.dx && (&b.operand == &o.dy || &b.operand == &o.x) && a.data == b.data &&
+         a.operand.tensor.strides == b.operand.tensor.strides;
+}
+
+Status check_overlaps(const Operands& o, const BoundOperands& operands) {
+  for (const Bound& output : operands) {
+    if (!output.operand.output || !output.used()) continue;
+    for (const Bound& other : operands) {
+      if (&other == &output || !other.used() || in_place(o, output, other)) continue;
+      if (overlap(output.operand.extent, output.data, other.operand.extent, other.data)) {
+        return {Code::kBadArgument, std::string(output.operand.name) + ": overlaps " +
+                                        other.operand.name + " in memory"};
+      }
+    }
+  }
+  return {};
+}
+
+Status check_workspace(const BoundOperands& operands, const void* workspace, size_t size,
+                       size_t needed) {
+  if (needed == 0) return {};
+  if (size < needed) {
+    return {Code::kInsufficientWorkspace, "workspace_size: expected at least " +
+                                              std::to_string(needed) + " bytes, got " +
+                                              std::to_string(size)};
+  }
+  if (workspace == nullptr) {
+    return {Code::kNullPointer,
+            "workspace: expected " + std::to_string(needed) + " bytes, got null"};
+  }
+  Extent extent;
+  extent.elements = extent.high = extent.run = static_cast<int64_t>(needed);
+  for (const Bound& bound : operands) {
+    if (bound.used() && overlap(extent, workspace, bound.operand.extent, bound.data)) {
+      return {Code::kBadArgument,
+              std::string("workspace: overlaps ") + bound.operand.name + " in memory"};
+    }
+  }
+  return {};
+}
+
+void throw_if_error(const Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+}  // namespace
+
+struct Plan::Impl : Prepared {};
+
+template <class Call>
+Status Plan::make(const Call& call, Device device, Plan& plan) noexcept try {
+  auto impl = std::make_shared<Impl>();
+  NORMGRAD_RETURN_IF_ERROR(prepare(call, device, *impl));
+  plan.impl_ = std::move(impl);
+  return {};
+} catch (const std::bad_alloc&) {
+  return {Code::kInternal, "out of memory"};
+}
+
+Status Plan::create(const LayerNormBackward& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const RmsNormBackward& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const BatchNormBackward& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+
+Plan::Plan(const LayerNormBackward& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+Plan::Plan(const RmsNormBackward& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+Plan::Plan(const BatchNormBackward& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+
+// The caller's workspace may have any alignment: the size includes the bytes lost to aligning it.
+size_t Plan::workspace_size() const noexcept {
+  return impl_ && impl_->workspace > 0 ? impl_->workspace + kWorkspaceAlignment : 0;
+}
+
+std::string Plan::kernel() const { return impl_ ? impl_->kernel : ""; }
+
+Status Plan::execute(const Buffers& buffers, void* workspace, size_t size,
+                     void* stream) const noexcept try {
+  if (!impl_) return {Code::kBadArgument, "plan: is empty"};
+  if (!impl_->launch) return {};
+  const BoundOperands operands = bind_data(impl_->operands, buffers);
+  NORMGRAD_RETURN_IF_ERROR(check_pointers(operands));
+  NORMGRAD_RETURN_IF_ERROR(check_workspace(operands, workspace, size, workspace_size()));
+  NORMGRAD_RETURN_IF_ERROR(check_overlaps(impl_->operands, operands));
+  const auto address = reinterpret_cast<uintptr_t>(workspace);
+  const uintptr_t padding = -address % kWorkspaceAlignment;
+  return impl_->launch(buffers, static_cast<char*>(workspace) + padding, stream);
+} catch (const std::bad_alloc&) {
+  return {Code::kInternal, "out of memory"};
+}
+
+void Plan::run(const Buffers& buffers, void* workspace, size_t size, void* stream) const {
+  throw_if_error(execute(buffers, workspace, size, stream));
+}
+
+}  // namespace normgrad

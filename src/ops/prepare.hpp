@@ -1,0 +1,47 @@
+// From a call to a prepared call: checked operands, the canonical problem and the kernel for it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "normgrad/plan.hpp"
+#include "ops/backend.hpp"
+#include "ops/operands.hpp"
+
+namespace normgrad {
+
+struct Prepared {
+  Operands operands;
+  std::string kernel;
+  size_t workspace = 0;  // bytes the kernel needs, without slack for alignment
+  std::function<Status(const Buffers&, void* workspace, void* stream)> launch;  // none: no work
+};
+
+// One per operator: check the arguments in the order types, shapes, strides, then bind a kernel.
+Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared);
+Status prepare(const RmsNormBackward& call, Device device, Prepared& prepared);
+Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared);
+
+// LayerNorm and RMSNorm from the operands on: a problem of rows.
+Status prepare_rows(RowStatistics statistics, double eps, Device device, Prepared& prepared);
+
+// Takes the kernel that one entry of the backend's table offers for the problem. `empty`: there is
+// nothing to write, so the plan gets no kernel.
+template <class Problem>
+Status bind(Status (*Backend::*choose)(const Problem&, Kernel<Problem>&), const Problem& problem,
+            bool empty, Device device, Prepared& prepared) {
+  const Backend* backend = nullptr;
+  NORMGRAD_RETURN_IF_ERROR(choose_backend(device, backend));
+  Kernel<Problem> kernel;
+  NORMGRAD_RETURN_IF_ERROR((backend->*choose)(problem, kernel));
+  prepared.kernel = std::string(backend->name) + " " + kernel.name;
+  if (empty) return {};
+  prepared.workspace = kernel.workspace;
+  prepared.launch = [problem, launch = kernel.launch](const Buffers& buffers, void* workspace,
+                                                      void* stream) {
+    return launch(problem, buffers, workspace, stream);
+  };
+  return {};
+}
+
+}  // namespace normgrad

@@ -1,0 +1,67 @@
+// The two canonical problems. Every call of every front end is reduced to one of them, so a backend
+// knows nothing of operators, ranks or dialects. Strides are in elements.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "normgrad/tensor.hpp"
+
+namespace normgrad {
+
+// A vector of parameters or statistics, one value per column or channel.
+struct Vector {
+  bool present = false;
+  DType dtype = DType::kF32;
+  int64_t stride = 1;
+};
+
+enum class RowStatistics {
+  kXHatStd,
+  kMeanRstd,
+  kMeanVariance,
+  kFromX,  // RMSNorm: no mean, r = 1 / sqrt(mean(x^2) + eps) of the row itself
+};
+
+// LayerNorm and RMSNorm: rows x cols, the columns contiguous. The rows are the points of a grid of
+// at most kMaxLead axes (the leading axes, merged where all tensors allow it: nearly always into
+// one).
+struct RowsProblem {
+  static constexpr int kMaxLead = 7;
+  using LeadStrides = std::array<int64_t, kMaxLead>;
+
+  struct RowScalar {
+    DType dtype = DType::kF32;
+    LeadStrides lead{};
+  };
+
+  DType dtype = DType::kF32;  // of x, dy and dx
+  int64_t rows = 0, cols = 0;
+  int lead_rank = 0;
+  LeadStrides lead_extent{};
+  LeadStrides x{}, dy{}, dx{};
+  RowStatistics statistics = RowStatistics::kMeanRstd;
+  RowScalar mean, spread;
+  double eps = 0;
+  bool has_dx = false;
+  Vector gamma, dgamma, dbeta;
+};
+
+// BatchNorm: samples x channels x length, contiguous along the length or along the channels.
+struct ChannelsProblem {
+  struct Strides {
+    int64_t sample, channel, position;
+  };
+
+  DType dtype = DType::kF32;  // of x, dy and dx
+  int64_t samples = 0, channels = 0, length = 0;
+  Strides x{}, dy{}, dx{};
+  bool spread_is_rstd = false;  // else biased variance
+  Vector mean, spread;
+  double eps = 0;
+  bool frozen = false;
+  bool has_dx = false;
+  Vector gamma, dgamma, dbeta;
+};
+
+}  // namespace normgrad

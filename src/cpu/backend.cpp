@@ -1,0 +1,75 @@
+// The CPU's backends: one per instruction set, best first.
+#include "ops/backend.hpp"
+
+#include <array>
+#include <vector>
+
+#include "cpu/targets.hpp"
+#include "hwy/highway.h"
+
+namespace normgrad::cpu {
+namespace {
+
+// A backend's functions carry no state, so each instruction set has functions of its own.
+template <int64_t kTarget>
+Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  kernel = {"rows", rows_workspace(problem), rows_launch(kTarget)};
+  return {};
+}
+
+// Channels that lie side by side without a length to walk along are columns.
+template <int64_t kTarget>
+Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
+  const auto along_channels = [&](const ChannelsProblem::Strides& s) { return s.channel == 1; };
+  const auto along_length = [&](const ChannelsProblem::Strides& s) { return s.position == 1; };
+  const auto all = [&](const auto& unit) {
+    return unit(problem.x) && unit(problem.dy) && (!problem.has_dx || unit(problem.dx));
+  };
+  const bool columns = problem.channels > 1 && all(along_channels);
+  const bool planes = problem.length <= 1 || all(along_length);
+  if (columns && (problem.length <= 1 || !planes)) {
+    kernel = {"channels_last", channels_last_workspace(problem), channels_last_launch(kTarget)};
+  } else {
+    kernel = {"planes", planes_workspace(problem), planes_launch(kTarget)};
+  }
+  return {};
+}
+
+template <int64_t kTarget>
+constexpr Backend make_backend(const char* name) {
+  return {name, Device::kCpu, &choose_rows<kTarget>, &choose_channels<kTarget>};
+}
+
+constexpr struct {
+  int64_t target;
+  Backend backend;
+} kCompiled[] = {
+#define NORMGRAD_TARGET(target, name) \
+  { target, make_backend<target>(name) }
+#if HWY_ARCH_X86
+    NORMGRAD_TARGET(HWY_AVX3, "cpu:avx3"),
+    NORMGRAD_TARGET(HWY_AVX2, "cpu:avx2"),
+    NORMGRAD_TARGET(HWY_SSE4, "cpu:sse4"),
+#elif HWY_ARCH_ARM
+    NORMGRAD_TARGET(HWY_NEON, "cpu:neon"),
+#endif
+    NORMGRAD_TARGET(HWY_STATIC_TARGET, "cpu:baseline"),
+#undef NORMGRAD_TARGET
+};
+
+}  // namespace
+
+std::span<const Backend> backends() {
+  static const std::vector<Backend> list = [] {
+    std::vector<Backend> usable;
+    // The baseline always works; SupportedTargets does not name it on every platform.
+    const int64_t supported = hwy::SupportedTargets() | HWY_STATIC_TARGET;
+    for (const auto& compiled : kCompiled) {
+      if ((compiled.target & supported) != 0) usable.push_back(compiled.backend);
+    }
+    return usable;
+  }();
+  return list;
+}
+
+}  // namespace normgrad::cpu

@@ -1,0 +1,70 @@
+// Element types of the kernels, and single values of a type known only at run time.
+#pragma once
+
+#include <cstdint>
+
+#include "normgrad/tensor.hpp"
+#include "ops/float16.hpp"
+#include "ops/problem.hpp"
+
+namespace normgrad::cpu {
+
+struct F16 {
+  uint16_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+
+inline double widen(float value) { return value; }
+inline double widen(F16 value) { return f32_from_f16(value.bits); }
+inline double widen(BF16 value) { return f32_from_bf16(value.bits); }
+
+template <class T>
+T narrow(double value);
+template <>
+inline float narrow<float>(double value) {
+  return static_cast<float>(value);
+}
+template <>
+inline F16 narrow<F16>(double value) {
+  return {f16_from_f32(static_cast<float>(value))};
+}
+template <>
+inline BF16 narrow<BF16>(double value) {
+  return {bf16_from_f32(static_cast<float>(value))};
+}
+
+// Calls function(T{}) with the T of a dtype: the one list of types that kernels are compiled for.
+template <class Function>
+decltype(auto) with_type(DType dtype, const Function& function) {
+  switch (dtype) {
+    case DType::kF16:
+      return function(F16{});
+    case DType::kBF16:
+      return function(BF16{});
+    default:
+      return function(float{});
+  }
+}
+
+inline double load_value(DType dtype, const void* data, int64_t index) {
+  return with_type(
+      dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[index]); });
+}
+
+inline void store_value(DType dtype, void* data, int64_t index, double value) {
+  with_type(dtype, [&](auto type) {
+    static_cast<decltype(type)*>(data)[index] = narrow<decltype(type)>(value);
+  });
+}
+
+inline double load_value(const Vector& vector, const void* data, int64_t index) {
+  return load_value(vector.dtype, data, index * vector.stride);
+}
+
+inline void store_value(const Vector& vector, void* data, int64_t index, double value) {
+  store_value(vector.dtype, data, index * vector.stride, value);
+}
+
+}  // namespace normgrad::cpu

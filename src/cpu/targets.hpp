@@ -1,0 +1,32 @@
+// Which instruction sets the kernels are compiled for: all that Highway knows on this architecture,
+// less SSSE3 (every such CPU still in use has SSE4) and SVE (its vectors cannot be members).
+#pragma once
+
+#include <cstdint>
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "hwy/targets.h"
+#include "ops/backend.hpp"
+
+namespace normgrad::cpu {
+
+// The launch functions compiled for one target (a bit of hwy::SupportedTargets()).
+template <class Problem>
+using Launch = Status (*)(const Problem&, const Buffers&, void* workspace, void* stream);
+Launch<RowsProblem> rows_launch(int64_t target);
+Launch<ChannelsProblem> planes_launch(int64_t target);
+Launch<ChannelsProblem> channels_last_launch(int64_t target);
+
+// Bytes of workspace they need.
+size_t rows_workspace(const RowsProblem& problem);
+size_t planes_workspace(const ChannelsProblem& problem);
+size_t channels_last_workspace(const ChannelsProblem& problem);
+
+// The position of a target's function in a table that HWY_EXPORT makes.
+inline size_t table_index(int64_t target) {
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+}  // namespace normgrad::cpu

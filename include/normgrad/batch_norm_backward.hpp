@@ -17,15 +17,15 @@ namespace normgrad {
 struct BatchNormBackward {
   Tensor x;                                           // (N, C, L), contiguous along L or along C
   Tensor dy;                                          // shape and type of x
-  std::optional<Tensor> gamma;                        // (C); absent: ones
+  std::optional<Tensor> gamma = {};                   // (C); absent: ones
   Statistics statistics = Statistics::kMeanVariance;  // not kXHatStd
   Tensor mean;                                        // (C)
   Tensor spread;                                      // (C): biased variance or rstd
   double eps = 0;                                     // added to the variance; kMeanVariance only
   bool frozen = false;
-  std::optional<Tensor> dx;  // an absent output is not computed
-  std::optional<Tensor> dgamma;
-  std::optional<Tensor> dbeta;
+  std::optional<Tensor> dx = {};  // an absent output is not computed
+  std::optional<Tensor> dgamma = {};
+  std::optional<Tensor> dbeta = {};
   OperandNames names = {};
 };
 

@@ -16,16 +16,16 @@
 namespace normgrad {
 
 struct LayerNormBackward {
-  Tensor x;                     // 1 to 8 axes; x_hat when statistics == kXHatStd
-  Tensor dy;                    // shape and type of x
-  std::optional<Tensor> gamma;  // (cols); absent: ones
+  Tensor x;                          // 1 to 8 axes; x_hat when statistics == kXHatStd
+  Tensor dy;                         // shape and type of x
+  std::optional<Tensor> gamma = {};  // (cols); absent: ones
   Statistics statistics = Statistics::kMeanRstd;
-  std::optional<Tensor> mean;  // shape of x without its last axis, or with that axis 1
-  Tensor spread;               // likewise: standard deviation, rstd or variance
-  double eps = 0;              // added to the variance; kMeanVariance only
-  std::optional<Tensor> dx;    // an absent output is not computed
-  std::optional<Tensor> dgamma;
-  std::optional<Tensor> dbeta;
+  std::optional<Tensor> mean = {};  // shape of x without its last axis, or with that axis 1
+  Tensor spread;                    // likewise: standard deviation, rstd or variance
+  double eps = 0;                   // added to the variance; kMeanVariance only
+  std::optional<Tensor> dx = {};    // an absent output is not computed
+  std::optional<Tensor> dgamma = {};
+  std::optional<Tensor> dbeta = {};
   OperandNames names = {};
 };
 

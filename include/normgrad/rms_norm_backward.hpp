@@ -16,12 +16,12 @@
 namespace normgrad {
 
 struct RmsNormBackward {
-  Tensor x;                     // 1 to 8 axes
-  Tensor dy;                    // shape and type of x
-  std::optional<Tensor> gamma;  // (cols); absent: ones
+  Tensor x;                          // 1 to 8 axes
+  Tensor dy;                         // shape and type of x
+  std::optional<Tensor> gamma = {};  // (cols); absent: ones
   double eps = 0;
-  std::optional<Tensor> dx;  // an absent output is not computed
-  std::optional<Tensor> dgamma;
+  std::optional<Tensor> dx = {};  // an absent output is not computed
+  std::optional<Tensor> dgamma = {};
   OperandNames names = {};
 };
 

@@ -39,18 +39,26 @@ Status check_pointers(const BoundOperands& operands) {
     const size_t size = size_of(bound.operand.tensor.dtype);
     const auto address = reinterpret_cast<uintptr_t>(bound.data);
     if (address % size != 0) {
-      return {Code::kBadArgument, std::string(bound.operand.name) + ": expected a pointer aligned to its " +
-                                      std::to_string(size) + "-byte elements, got address " +
-                                      std::to_string(address)};
+      return {Code::kBadArgument,
+              std::string(bound.operand.name) + ": expected a pointer aligned to its " +
+                  std::to_string(size) + "-byte elements, got address " + std::to_string(address)};
     }
   }
   return {};
 }
 
+// Strides of axes of extent 1 say nothing.
+bool same_layout(const Tensor& a, const Tensor& b) {
+  for (size_t axis = 0; axis < a.shape.size(); ++axis) {
+    if (a.shape[axis] > 1 && a.strides[axis] != b.strides[axis]) return false;
+  }
+  return true;
+}
+
 // dx may lie exactly on dy or on x: kernels read each element of both before they write it.
 bool in_place(const Operands& o, const Bound& a, const Bound& b) {
   return &a.operand == &o.dx && (&b.operand == &o.dy || &b.operand == &o.x) && a.data == b.data &&
-         a.operand.tensor.strides == b.operand.tensor.strides;
+         same_layout(a.operand.tensor, b.operand.tensor);
 }
 
 Status check_overlaps(const Operands& o, const BoundOperands& operands) {

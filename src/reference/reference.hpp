@@ -1,0 +1,48 @@
+// The oracle: gradients in float64, by the formulas of the public headers and nothing else.
+// Whatever statistics are passed count as exact.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "normgrad/normgrad.hpp"
+
+namespace normgrad::reference {
+
+// Dense and row-major. Beside each element stands the scale S of its error bound: the sum of the
+// absolute values of the terms that it is made of.
+struct Gradients {
+  std::vector<double> dx, dx_scale;
+  std::vector<double> dgamma, dgamma_scale;
+  std::vector<double> dbeta, dbeta_scale;
+};
+
+// All gradients, also those that the call does not ask for.
+Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buffers);
+Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers);
+Gradients batch_norm_backward(const BatchNormBackward& call, const Buffers& buffers);
+
+// The same on data that is already dense float64.
+struct Rows {
+  int64_t rows = 0, cols = 0;
+  bool rms = false;           // RMSNorm: r comes from x; statistics, mean and spread are unused
+  std::vector<double> x, dy;  // (rows, cols)
+  std::vector<double> gamma;  // (cols)
+  Statistics statistics = Statistics::kMeanRstd;
+  std::vector<double> mean, spread;  // (rows); no mean with kXHatStd
+  double eps = 0;
+};
+Gradients rows_backward(const Rows& data);
+
+struct Channels {
+  int64_t samples = 0, channels = 0, length = 0;
+  std::vector<double> x, dy;  // (samples, channels, length)
+  std::vector<double> gamma;  // (channels)
+  Statistics statistics = Statistics::kMeanVariance;
+  std::vector<double> mean, spread;  // (channels)
+  double eps = 0;
+  bool frozen = false;
+};
+Gradients channels_backward(const Channels& data);
+
+}  // namespace normgrad::reference

@@ -1,0 +1,122 @@
+// What the operators share: the objects behind the opaque pointers, the checks that come before
+// the library's own, and the three steps that every operator descriptor goes through.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "error.hpp"
+#include "infiniop/handle.h"
+#include "infiniop/operator_descriptor.h"
+#include "infiniop/tensor_descriptor.h"
+#include "normgrad/plan.hpp"
+#include "normgrad/tensor.hpp"
+
+namespace normgrad::infini {
+
+// Bits, so that a check can admit several kinds.
+enum Kind : uint64_t {
+  kHandle = 1,
+  kTensor = 2,
+  kLayerNorm = 4,
+  kBatchNorm = 8,
+  kRmsNorm = 16,
+  kOperator = kLayerNorm | kBatchNorm | kRmsNorm,
+};
+
+// Every object begins with the two integers that callers may read, then says what it is: `tag` is
+// kMagic plus the kind while the object lives and 0 afterwards.
+struct Object {
+  static constexpr uint64_t kMagic = 0x6e6f726d67726100;
+
+  explicit Object(Kind kind) : tag(kMagic | kind) {}
+
+  int32_t device = INFINI_DEVICE_CPU;
+  int32_t device_id = 0;
+  uint64_t tag;
+};
+
+// Live objects are in a set of pointers, so that a pointer that is not can be refused without being
+// read. A lookup holds one of 64 locks for some 20 ns. An address that a later object got again
+// passes for that object.
+void enter(Object* object);
+// BAD_PARAM for null and for what is not a live object of that kind, DEVICE_TYPE_NOT_SUPPORTED for
+// an object of another device. `leave` takes the object out of the set as well.
+infiniStatus_t check(const Object* object, Kind kind, const char* name) noexcept;
+infiniStatus_t leave(Object* object, Kind kind, const char* name) noexcept;
+
+template <class T>
+infiniStatus_t publish(std::unique_ptr<T> object, T** out) {
+  enter(object.get());
+  *out = object.release();
+  return INFINI_STATUS_SUCCESS;
+}
+
+template <class T>
+infiniStatus_t destroy(T* object, Kind kind, const char* name) noexcept {
+  if (!object) return INFINI_STATUS_SUCCESS;
+  if (infiniStatus_t status = leave(object, kind, name)) return status;
+  delete object;
+  return INFINI_STATUS_SUCCESS;
+}
+
+// The status and sentence of the library in this dialect.
+infiniStatus_t answer(const Status& status) noexcept;
+
+// A tensor argument of a Create function.
+struct Operand {
+  const char* name;
+  infiniopTensorDescriptor_t desc;
+  bool optional;
+};
+
+// The checks of every Create function, in the documented order: null and stale pointers, the
+// handle's device, dtypes (one for all operands if `one_dtype`), extents that fit 64 bits with a
+// sign. Sets *desc_ptr to null.
+infiniStatus_t check_operands(infiniopHandle_t handle, struct InfiniopDescriptor** desc_ptr,
+                              std::span<const Operand> operands, bool one_dtype) noexcept;
+
+// BAD_TENSOR_STRIDES unless the tensor is contiguous; extents of 1 may have any stride.
+infiniStatus_t check_contiguous(const Operand& operand) noexcept;
+
+// The rest of a Create function: plans the call, then hands the plan over as a descriptor.
+template <class Call>
+infiniStatus_t make_plan(const Call& call, Plan& plan) noexcept {
+  return answer(Plan::create(call, Device::kCpu, plan));
+}
+infiniStatus_t publish_plan(Plan plan, Kind kind, struct InfiniopDescriptor** desc_ptr);
+
+// Get...WorkspaceSize and the computation.
+infiniStatus_t workspace_size(const struct InfiniopDescriptor* desc, Kind kind,
+                              size_t* size) noexcept;
+infiniStatus_t execute(const struct InfiniopDescriptor* desc, Kind kind, const Buffers& buffers,
+                       void* workspace, size_t workspace_size, void* stream) noexcept;
+
+}  // namespace normgrad::infini
+
+struct InfiniopHandle : normgrad::infini::Object {
+  InfiniopHandle() : Object(normgrad::infini::kHandle) {}
+};
+
+struct InfiniopTensorDescriptor : normgrad::infini::Object {
+  InfiniopTensorDescriptor() : Object(normgrad::infini::kTensor) {}
+  infiniDtype_t dtype = INFINI_DTYPE_INVALID;
+  normgrad::Tensor tensor;  // its dtype counts only if the one above is supported
+};
+
+struct InfiniopDescriptor : normgrad::infini::Object {
+  InfiniopDescriptor(normgrad::infini::Kind kind, normgrad::Plan p)
+      : Object(kind), plan(std::move(p)) {}
+  const normgrad::Plan plan;
+};
+
+namespace normgrad::infini {
+
+inline std::optional<Tensor> optional_tensor(infiniopTensorDescriptor_t desc) {
+  return desc ? std::optional<Tensor>(desc->tensor) : std::nullopt;
+}
+
+}  // namespace normgrad::infini

@@ -2,6 +2,8 @@
 #
 # -ffp-contract=off: sums and products are fused only where the source says so, in every build.
 # -Wno-restrict: g++ 12 warns of std::string's operator+ without cause (gcc bug 105651).
+#
+# Sources see a sanitizer as NORMGRAD_SANITIZE_ADDRESS, _UNDEFINED or _THREAD, with any compiler.
 function(normgrad_target target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-restrict
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -ffp-contract=off)
@@ -9,5 +11,8 @@ function(normgrad_target target)
     target_compile_options(${target} PRIVATE
       -fsanitize=${NORMGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${NORMGRAD_SANITIZE})
+    string(TOUPPER "NORMGRAD_SANITIZE_${NORMGRAD_SANITIZE}" definitions)
+    string(REPLACE "," ";NORMGRAD_SANITIZE_" definitions "${definitions}")
+    target_compile_definitions(${target} PRIVATE ${definitions})
   endif()
 endfunction()

@@ -14,7 +14,7 @@
 
 #include "reference/cases.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(NORMGRAD_SANITIZE_ADDRESS) || defined(NORMGRAD_SANITIZE_THREAD)
 #define NORMGRAD_COUNT_ALLOCATIONS 0  // the sanitizer owns malloc
 #else
 #define NORMGRAD_COUNT_ALLOCATIONS 1
@@ -22,13 +22,21 @@
 
 namespace {
 std::atomic<int64_t> g_allocations{0};
-}
+std::atomic<int64_t> g_threads{0};
+}  // namespace
 
 #if NORMGRAD_COUNT_ALLOCATIONS
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* malloc(size_t size) {
   g_allocations.fetch_add(1, std::memory_order_relaxed);
   return __libc_malloc(size);
+}
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*start)(void*), void* argument) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  g_threads.fetch_add(1, std::memory_order_relaxed);
+  return create(thread, attributes, start, argument);
 }
 #endif
 
@@ -58,19 +66,22 @@ Plan make_plan(const Call& call) {
 }
 
 #if NORMGRAD_COUNT_ALLOCATIONS
-TEST(Execute, AllocatesNothing) {
+TEST(Execute, AllocatesNothingAndStartsNoThread) {
+  omp_set_num_threads(16);  // more than any problem here has tasks in its last step
   for (const Op op : kOps) {
     Instance instance(probe(op));
     const Plan plan = make_plan(instance.call());
     std::vector<char> workspace(plan.workspace_size());
     // The first parallel region of a thread makes OpenMP's pool; that is not ours.
     ASSERT_TRUE(plan.execute(instance.buffers(), workspace.data(), workspace.size()).ok());
-    const int64_t before = g_allocations.load();
+    const int64_t before = g_allocations.load(), threads = g_threads.load();
     const bool ok = plan.execute(instance.buffers(), workspace.data(), workspace.size()).ok();
     const int64_t after = g_allocations.load();
     EXPECT_TRUE(ok);
     EXPECT_EQ(after - before, 0) << name_of(op);
+    EXPECT_EQ(g_threads.load() - threads, 0) << name_of(op);
   }
+  omp_set_num_threads(omp_get_num_procs());
 }
 #endif
 
@@ -134,7 +145,7 @@ TEST(Execute, IgnoresAndKeepsTheCallersFloatEnvironment) {
   }
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which does not follow a fork of a threaded process
+#if !defined(NORMGRAD_SANITIZE_THREAD)  // which does not follow a fork of a threaded process
 TEST(Execute, WorksInAForkedChild) {
   omp_set_num_threads(4);
   const uint64_t expected = expected_hash(Op::kLayerNorm);  // the parent's pool exists now

@@ -50,7 +50,8 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopBatchNormBackwardDescript
                   .spread = "running_var",
                   .dx = "grad_input",
                   .dgamma = "grad_weight",
-                  .dbeta = "grad_bias"},
+                  .dbeta = "grad_bias",
+                  .eps = "epsilon"},
     };
     normgrad::Plan plan;
     if (infiniStatus_t status = make_plan(call, plan)) return status;

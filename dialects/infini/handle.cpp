@@ -30,6 +30,9 @@ infiniStatus_t infiniopCreateTensorDescriptor(infiniopTensorDescriptor_t* desc_p
   if (!desc_ptr) return fail(INFINI_STATUS_NULL_POINTER, "desc_ptr is null");
   *desc_ptr = nullptr;
   if (!shape && ndim > 0) return fail(INFINI_STATUS_NULL_POINTER, "shape is null");
+  if (ndim > PTRDIFF_MAX / sizeof(size_t)) {
+    return fail(INFINI_STATUS_BAD_PARAM, "ndim: expected an array's length, got %zu", ndim);
+  }
   return guard([&] {
     auto desc = std::make_unique<InfiniopTensorDescriptor>();
     desc->dtype = dtype;

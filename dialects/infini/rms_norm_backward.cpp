@@ -28,7 +28,12 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopRMSNormBackwardDescriptor
         .eps = epsilon,
         .dx = optional_tensor(grad_x),
         .dgamma = optional_tensor(grad_w),
-        .names = {.x = "x", .dy = "grad_y", .gamma = "w", .dx = "grad_x", .dgamma = "grad_w"},
+        .names = {.x = "x",
+                  .dy = "grad_y",
+                  .gamma = "w",
+                  .dx = "grad_x",
+                  .dgamma = "grad_w",
+                  .eps = "epsilon"},
     };
     normgrad::Plan plan;
     if (infiniStatus_t status = make_plan(call, plan)) return status;

@@ -31,7 +31,8 @@ struct Buffers {
   void* dbeta = nullptr;
 };
 
-// What error sentences call the operands; a front end with other names sets its own.
+// What error sentences call the arguments; a front end with other names sets its own. The plan
+// keeps the pointers: use string literals.
 struct OperandNames {
   const char* x = "x";
   const char* dy = "dy";
@@ -41,6 +42,7 @@ struct OperandNames {
   const char* dx = "dx";
   const char* dgamma = "dgamma";
   const char* dbeta = "dbeta";
+  const char* eps = "eps";
 };
 
 class NORMGRAD_EXPORT Plan {

@@ -27,7 +27,7 @@ enum class Statistics {
   kMeanRstd,      // spread = rstd, r = spread
   kMeanVariance,  // spread = biased variance, r = 1 / sqrt(spread + eps)
 };
-// A denominator of exactly zero gives r = 0 and x_hat = 0: that row or channel gets dx = 0 and adds
-// nothing to dgamma. Small positive denominators are never clamped.
+// A denominator of exactly zero gives r = 0 and x_hat = 0: that row or channel gets dx = 0 (if dy
+// is finite) and adds nothing to dgamma. Small positive denominators are never clamped.
 
 }  // namespace normgrad

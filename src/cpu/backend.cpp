@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
 #include "hwy/highway.h"
 
@@ -17,17 +18,11 @@ Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   return {};
 }
 
-// Channels that lie side by side without a length to walk along are columns.
+// Channels that lie side by side without a length to walk along are columns, too.
 template <int64_t kTarget>
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
-  const auto along_channels = [&](const ChannelsProblem::Strides& s) { return s.channel == 1; };
-  const auto along_length = [&](const ChannelsProblem::Strides& s) { return s.position == 1; };
-  const auto all = [&](const auto& unit) {
-    return unit(problem.x) && unit(problem.dy) && (!problem.has_dx || unit(problem.dx));
-  };
-  const bool columns = problem.channels > 1 && all(along_channels);
-  const bool planes = problem.length <= 1 || all(along_length);
-  if (columns && (problem.length <= 1 || !planes)) {
+  const bool flat = problem.length <= 1 && problem.channels > 1;
+  if (!problem.contiguous_along_length() || (flat && problem.contiguous_along_channels())) {
     kernel = {"channels_last", channels_last_workspace(problem), channels_last_launch(kTarget)};
   } else {
     kernel = {"planes", planes_workspace(problem), planes_launch(kTarget)};
@@ -61,6 +56,7 @@ constexpr struct {
 
 std::span<const Backend> backends() {
   static const std::vector<Backend> list = [] {
+    watch_forks();
     std::vector<Backend> usable;
     // The baseline always works; SupportedTargets does not name it on every platform.
     const int64_t supported = hwy::SupportedTargets() | HWY_STATIC_TARGET;

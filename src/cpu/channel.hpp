@@ -9,24 +9,25 @@
 
 namespace normgrad::cpu {
 
-// sum of dy, and of dy * (x - mean) or, where a channel needs float64, of dy * x_hat.
 struct ChannelSums {
   double dy = 0;
-  double dy_x = 0;
+  double dy_centred = 0;  // of dy * (x - mean)
 };
 
-// dx = gain * (dy - c1 - x_hat * c2); `scalars` holds the gain as its r.
+// Frozen statistics need no sums but for the parameter gradients.
+inline bool needs_sums(const ChannelsProblem& problem) {
+  return !problem.frozen || problem.dgamma.present || problem.dbeta.present;
+}
+
+// dx = gain * (dy - c1 - x_hat * c2), gain = gamma * r; frozen: gain * dy.
 struct Channel {
   Normalizer normalizer;
-  double gain = 0;  // gamma * r
+  double gain = 0;
   double c1 = 0, c2 = 0;
-  Scalars scalars{};
-  bool wide = false;  // needs float64
+  Scalars scalars{};  // the same in float32, the gain as r
+  bool wide = false;  // dx needs float64
 
-  double dx(double x, double dy) const {
-    // Frozen statistics do not read x: a non-finite one must not matter.
-    return c2 == 0 ? gain * (dy - c1) : gain * (dy - c1 - normalizer.x_hat(x) * c2);
-  }
+  double dx(double x, double dy) const { return gain * (dy - c1 - normalizer.x_hat(x) * c2); }
 };
 
 inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c) {
@@ -42,19 +43,22 @@ inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffe
   return channel;
 }
 
-// The sums of a channel in float64 throughout, for the few that float32 elements do not serve.
+// dgamma and dbeta of a channel in float64 throughout, for the few that float32 does not serve.
+struct ParameterGradients {
+  double dgamma = 0, dbeta = 0;
+};
 template <class T>
-ChannelSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                      const Normalizer& normalizer) {
+ParameterGradients wide_gradients(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                                  const Normalizer& normalizer) {
   const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
   const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
-  ChannelSums sums;
+  ParameterGradients sums;
   for (int64_t n = 0; n < problem.samples; ++n) {
     for (int64_t l = 0; l < problem.length; ++l) {
       const double dy_value = widen(dy[n * problem.dy.sample + l * problem.dy.position]);
       const double x_value = widen(x[n * problem.x.sample + l * problem.x.position]);
-      sums.dy += dy_value;
-      sums.dy_x += dy_value * normalizer.x_hat(x_value);
+      sums.dgamma += dy_value * normalizer.x_hat(x_value);
+      sums.dbeta += dy_value;
     }
   }
   return sums;
@@ -63,21 +67,24 @@ ChannelSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, in
 // From the channel's sums: its parameter gradients, and the scalars for dx.
 template <class T>
 void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                    ChannelSums sums, Channel& channel) {
+                    const ChannelSums& sums, Channel& channel) {
   const Normalizer& n = channel.normalizer;
+  channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
+  ParameterGradients gradients;  // sums over nothing are 0, whatever the statistics of nothing are
   const double count = static_cast<double>(problem.samples * problem.length);
-  const double dgamma = n.scale * sums.dy_x;
-  channel.wide =
-      count > 0 && (n.zero || !is_safe(n.scale) || !(channel.gain == 0 || is_safe(channel.gain)) ||
-                    !are_safe(sums.dy / count, dgamma / count));
-  sums.dy_x = dgamma;
-  if (channel.wide) sums = wide_sums<T>(problem, buffers, c, n);
-  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, sums.dy_x);
-  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, sums.dy);
-  if (!problem.frozen && count > 0) {
-    channel.c1 = sums.dy / count;
-    channel.c2 = sums.dy_x / count;
+  if (count > 0 && needs_sums(problem)) {
+    gradients = {n.scale * sums.dy_centred, sums.dy};
+    const bool wide_sums =
+        n.zero || !is_safe(n.scale) || !are_safe(gradients.dbeta / count, gradients.dgamma / count);
+    if (wide_sums) gradients = wide_gradients<T>(problem, buffers, c, n);
+    if (!problem.frozen) {
+      channel.wide = channel.wide || wide_sums;
+      channel.c1 = gradients.dbeta / count;
+      channel.c2 = gradients.dgamma / count;
+    }
   }
+  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, gradients.dgamma);
+  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, gradients.dbeta);
   channel.scalars = {static_cast<float>(n.mean), static_cast<float>(n.scale),
                      static_cast<float>(channel.gain), static_cast<float>(channel.c1),
                      static_cast<float>(channel.c2)};

@@ -15,6 +15,7 @@
 // foreach_target.h comes first
 #include "cpu/channel.hpp"
 #include "cpu/column_tree-inl.h"
+#include "cpu/formula-inl.h"
 #include "cpu/io-inl.h"
 #include "hwy/highway.h"
 
@@ -73,16 +74,16 @@ struct ChunkRows {
 
 template <bool kTail, class T>
 HWY_INLINE void sum_columns(const ChunkRows<T>& rows, const float* mean, int64_t c, int64_t count,
-                            double* dy_x, double* dy) {
+                            double* dy_centred, double* dy) {
   const FloatVec mean_vec = load(mean + c);
-  DoubleSum sum_dy_x, sum_dy;
+  DoubleSum sum_dy_centred, sum_dy;
   for (int64_t k = 0; k < rows.count; ++k) {
     const DoublePair dy_pair = promote(load_some<kTail>(rows.dy[k] + c, count));
     const FloatVec x = load_some<kTail>(rows.x[k] + c, count);
     sum_dy.add(dy_pair);
-    sum_dy_x.add_product(dy_pair, promote(hn::Sub(x, mean_vec)));
+    sum_dy_centred.add_product(dy_pair, promote(hn::Sub(x, mean_vec)));
   }
-  sum_dy_x.store(dy_x + c);
+  sum_dy_centred.store(dy_centred + c);
   sum_dy.store(dy + c);
 }
 
@@ -122,13 +123,14 @@ class ChannelsLastRun {
 
   void finish(int64_t begin, int64_t end) const {
     const ColumnTree& tree = w_.tree;
-    if (tree.blocks > 0) {
+    const bool summed = tree.blocks > 0 && needs_sums(problem_);
+    if (summed) {
       merge_blocks(tree, begin, end);
       merge_blocks(tree, w_.padded + begin, w_.padded + end);
     }
     for (int64_t c = begin; c < end; ++c) {
       ChannelSums sums;
-      if (tree.blocks > 0) sums = {tree.result(0)[w_.padded + c], tree.result(0)[c]};
+      if (summed) sums = {tree.result(0)[w_.padded + c], tree.result(0)[c]};
       finish_channel<T>(problem_, buffers_, c, sums, w_.channels[c]);
       const Scalars& s = w_.channels[c].scalars;
       w_.scale[c] = s.scale;
@@ -168,20 +170,22 @@ class ChannelsLastRun {
 
   template <bool kTail>
   HWY_INLINE void dx_columns(const ChunkRows<T>& rows, int64_t c, int64_t count) const {
-    const FloatVec mean = load(w_.mean + c), scale = load(w_.scale + c), gain = load(w_.gain + c);
-    const FloatVec c1 = load(w_.c1 + c), c2 = load(w_.c2 + c);
+    const ScalarVecs s(w_.mean + c, w_.scale + c, w_.gain + c, w_.c1 + c, w_.c2 + c);
     bool wide = false;
     for (int64_t k = 0; k < count; ++k) wide = wide || w_.channels[c + k].wide;
     for (int64_t k = 0; k < rows.count; ++k) {
       const T* x = rows.x[k] + c;
       const T* dy = rows.dy[k] + c;
-      const FloatVec x_hat = hn::Mul(hn::Sub(load_some<kTail>(x, count), mean), scale);
-      const FloatVec g = hn::Sub(load_some<kTail>(dy, count), c1);
-      const FloatVec result = hn::Mul(gain, hn::NegMulAdd(x_hat, c2, g));
-      if (wide) {
-        store_mixed(result, x, dy, rows.dx[k] + c, c, count);
+      FloatVec dx = load_some<kTail>(dy, count);
+      if (problem_.frozen) {
+        dx = hn::Mul(s.r, dx);
       } else {
-        store_some<kTail>(result, rows.dx[k] + c, count);
+        dx = s.dx(dx, s.x_hat(load_some<kTail>(x, count)));
+      }
+      if (wide) {
+        store_mixed(dx, x, dy, rows.dx[k] + c, c, count);
+      } else {
+        store_some<kTail>(dx, rows.dx[k] + c, count);
       }
     }
   }
@@ -194,7 +198,10 @@ class ChannelsLastRun {
     store(vector, values);
     for (int64_t k = 0; k < count; ++k) {
       const Channel& channel = w_.channels[c + k];
-      if (channel.wide) values[k] = narrow<T>(channel.dx(widen(x[k]), widen(dy[k])));
+      if (!channel.wide) continue;
+      const double dy_value = widen(dy[k]);
+      values[k] =
+          narrow<T>(problem_.frozen ? channel.gain * dy_value : channel.dx(widen(x[k]), dy_value));
     }
     std::copy_n(values, count, dx);
   }
@@ -213,7 +220,9 @@ void run_channels_last(const ChannelsProblem& problem, const Buffers& buffers, v
       3 * workspace.tree.rows * problem.channels * static_cast<int64_t>(sizeof(T));
   constexpr int64_t kTile = 64;
   run.start();
-  parallel_for(blocks, bytes, [&](int64_t block) { run.sum_block(block); });
+  if (needs_sums(problem)) {
+    parallel_for(blocks, bytes, [&](int64_t block) { run.sum_block(block); });
+  }
   parallel_for((problem.channels + kTile - 1) / kTile, bytes, [&](int64_t tile) {
     run.finish(tile * kTile, HWY_MIN((tile + 1) * kTile, problem.channels));
   });
@@ -222,6 +231,7 @@ void run_channels_last(const ChannelsProblem& problem, const Buffers& buffers, v
 
 Status launch_channels_last(const ChannelsProblem& problem, const Buffers& buffers, void* memory,
                             void*) {
+  const DefaultFloatEnvironment environment;
   with_type(problem.dtype,
             [&](auto type) { run_channels_last<decltype(type)>(problem, buffers, memory); });
   return {};

@@ -20,6 +20,10 @@ inline double widen(float value) { return value; }
 inline double widen(F16 value) { return f32_from_f16(value.bits); }
 inline double widen(BF16 value) { return f32_from_bf16(value.bits); }
 
+inline bool is_nonzero(float value) { return value != 0; }
+inline bool is_nonzero(F16 value) { return (value.bits & 0x7FFF) != 0; }
+inline bool is_nonzero(BF16 value) { return (value.bits & 0x7FFF) != 0; }
+
 template <class T>
 T narrow(double value);
 template <>

@@ -43,11 +43,11 @@ inline bool is_safe(double factor) {
   return magnitude >= 0x1p-100 && magnitude <= 0x1p100;
 }
 
-// Whether the means of g and g * x_hat say that g itself is in float32's range: finite, and not so
-// small that g may have been rounded as a subnormal.
+// Whether the means of g and of g * x_hat say the same of the elements: finite, and neither so
+// large that a difference may overflow nor so small that g may have been rounded as a subnormal.
 inline bool are_safe(double c1, double c2) {
   const double magnitude = std::fmax(std::fabs(c1), std::fabs(c2));
-  return std::isfinite(c1) && std::isfinite(c2) && (magnitude == 0 || magnitude >= 0x1p-100);
+  return !std::isnan(c1) && !std::isnan(c2) && (magnitude == 0 || is_safe(magnitude));
 }
 
 }  // namespace normgrad::cpu

@@ -1,5 +1,7 @@
-// Threads: the only place that knows about OpenMP.
+// Threads: the only place that knows about OpenMP. And the floating-point environment they work in.
 #pragma once
+
+#include <fenv.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,9 +13,7 @@ namespace normgrad::cpu {
 inline constexpr int64_t kSerialBytes = 64 * 1024;
 
 // Calls body(context, task) for every task, on the threads OpenMP gives the caller. Tasks must
-// write to places of their own; which thread runs one must not matter. Each thread runs with the
-// default floating-point environment (to nearest, subnormals kept) and gets its own back
-// afterwards.
+// write to places of their own; which thread runs one must not matter.
 void run_tasks(int64_t tasks, int64_t bytes, void (*body)(void* context, int64_t task),
                void* context);
 
@@ -23,5 +23,26 @@ void parallel_for(int64_t tasks, int64_t bytes, const Body& body) {
       tasks, bytes, [](void* context, int64_t task) { (*static_cast<const Body*>(context))(task); },
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
+
+// libgomp's threads do not exist in a forked child, and a parallel region there waits for them for
+// ever (gcc bug 60035). From this call on, children of fork() run everything on their one thread.
+void watch_forks();
+
+// The default environment (to nearest, subnormals kept) for a scope, then the caller's again: the
+// caller may have asked for flushed subnormals or another rounding, and a pool thread has whatever
+// its creator had. Bits must not depend on either.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    fegetenv(&saved_);
+    fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { fesetenv(&saved_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  fenv_t saved_;
+};
 
 }  // namespace normgrad::cpu

@@ -1,7 +1,7 @@
 // BatchNorm backward on the CPU, contiguous along the length: each channel is a row of planes.
 //
 //   dx = gamma * r * (dy - c1 - x_hat * c2),  c1 = mean(dy), c2 = mean(dy * x_hat) over the channel
-//   dgamma = sum of dy * x_hat, dbeta = sum of dy; with frozen statistics c1 = c2 = 0
+//   dgamma = sum of dy * x_hat, dbeta = sum of dy; with frozen statistics dx = gamma * r * dy
 //
 // The sums need the whole channel before the first dx: two looks. A channel that fits in cache
 // comes from memory once (2 reads, 1 write per element), a larger one twice. Elements are float32,
@@ -20,6 +20,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h comes first
 #include "cpu/channel.hpp"
+#include "cpu/formula-inl.h"
 #include "cpu/io-inl.h"
 #include "hwy/highway.h"
 
@@ -44,6 +45,7 @@ class Pieces {
   }
 
   int64_t count() const {
+    if (length_ == 0) return 0;
     return parts_ > 1 ? samples_ * parts_ : (samples_ + group_ - 1) / group_;
   }
   int64_t runs(int64_t piece) const {
@@ -86,21 +88,40 @@ namespace HWY_NAMESPACE {
 
 template <bool kTail, class T>
 HWY_INLINE void add_to_sums(const T* x, const T* dy, FloatVec mean, int64_t count,
-                            DoubleSum& sum_dy, DoubleSum& sum_dy_x) {
+                            DoubleSum& sum_dy, DoubleSum& sum_dy_centred) {
   const DoublePair dy_pair = promote(load_some<kTail>(dy, count));
   const DoublePair centred = promote(hn::Sub(load_some<kTail>(x, count), mean));
   sum_dy.add(dy_pair);
-  sum_dy_x.add_product(dy_pair, centred);
+  sum_dy_centred.add_product(dy_pair, centred);
 }
 
-template <bool kTail, class T>
-HWY_INLINE void write_dx(const T* x, const T* dy, T* dx, const Scalars& s, int64_t count) {
-  const Floats d;
-  const FloatVec centred = hn::Sub(load_some<kTail>(x, count), hn::Set(d, s.mean));
-  const FloatVec x_hat = hn::Mul(centred, hn::Set(d, s.scale));
-  const FloatVec g = hn::Sub(load_some<kTail>(dy, count), hn::Set(d, s.c1));
-  const FloatVec projected = hn::NegMulAdd(x_hat, hn::Set(d, s.c2), g);
-  store_some<kTail>(hn::Mul(hn::Set(d, s.r), projected), dx, count);
+template <bool kFrozen, bool kTail, class T>
+HWY_INLINE void write_dx(const T* x, const T* dy, T* dx, const ScalarVecs& s, int64_t count) {
+  const FloatVec dy_vec = load_some<kTail>(dy, count);
+  if constexpr (kFrozen) {
+    store_some<kTail>(hn::Mul(s.r, dy_vec), dx, count);
+  } else {
+    store_some<kTail>(s.dx(dy_vec, s.x_hat(load_some<kTail>(x, count))), dx, count);
+  }
+}
+
+template <bool kFrozen, class T>
+void write_run(const T* x, const T* dy, T* dx, const Scalars& scalars, int64_t count) {
+  const ScalarVecs s(scalars);
+  int64_t k = 0;
+  for (; k + lanes() <= count; k += lanes()) {
+    write_dx<kFrozen, false>(x + k, dy + k, dx + k, s, 0);
+  }
+  if (k < count) write_dx<kFrozen, true>(x + k, dy + k, dx + k, s, count - k);
+}
+
+template <class T>
+void write_wide_run(const T* x, const T* dy, T* dx, const Channel& channel, bool frozen,
+                    int64_t count) {
+  for (int64_t k = 0; k < count; ++k) {
+    const double dy_value = widen(dy[k]);
+    dx[k] = narrow<T>(frozen ? channel.gain * dy_value : channel.dx(widen(x[k]), dy_value));
+  }
 }
 
 template <class T>
@@ -115,32 +136,32 @@ class PlanesRun {
 
   void sum_piece(int64_t c, int64_t piece) const {
     const FloatVec mean = hn::Set(Floats(), workspace_.channels[c].scalars.mean);
-    DoubleSum sum_dy, sum_dy_x;
+    DoubleSum sum_dy, sum_dy_centred;
     for (int64_t i = 0; i < pieces_.runs(piece); ++i) {
       const Run run = pieces_.run(piece, i);
       const T* x = at(buffers_.x, problem_.x, c, run);
       const T* dy = at(buffers_.dy, problem_.dy, c, run);
       int64_t k = 0;
       for (; k + lanes() <= run.count; k += lanes()) {
-        add_to_sums<false>(x + k, dy + k, mean, 0, sum_dy, sum_dy_x);
+        add_to_sums<false>(x + k, dy + k, mean, 0, sum_dy, sum_dy_centred);
       }
       if (k < run.count) {
-        add_to_sums<true>(x + k, dy + k, mean, run.count - k, sum_dy, sum_dy_x);
+        add_to_sums<true>(x + k, dy + k, mean, run.count - k, sum_dy, sum_dy_centred);
       }
     }
-    sums(c)[piece] = {sum_dy.total(), sum_dy_x.total()};
+    sums(c)[piece] = {sum_dy.total(), sum_dy_centred.total()};
   }
 
   void finish(int64_t c) const {
+    const bool summed = pieces() > 0 && needs_sums(problem_);
     ChannelSums* s = sums(c);
-    for (int64_t step = 1; step < pieces(); step *= 2) {
+    for (int64_t step = 1; summed && step < pieces(); step *= 2) {
       for (int64_t i = 0; i + step < pieces(); i += 2 * step) {
         s[i].dy += s[i + step].dy;
-        s[i].dy_x += s[i + step].dy_x;
+        s[i].dy_centred += s[i + step].dy_centred;
       }
     }
-    finish_channel<T>(problem_, buffers_, c, pieces() > 0 ? s[0] : ChannelSums{},
-                      workspace_.channels[c]);
+    finish_channel<T>(problem_, buffers_, c, summed ? s[0] : ChannelSums{}, workspace_.channels[c]);
   }
 
   void dx_piece(int64_t c, int64_t piece) const {
@@ -150,15 +171,13 @@ class PlanesRun {
       const T* x = at(buffers_.x, problem_.x, c, run);
       const T* dy = at(buffers_.dy, problem_.dy, c, run);
       T* dx = const_cast<T*>(at(buffers_.dx, problem_.dx, c, run));
-      int64_t k = 0;
       if (channel.wide) {
-        for (; k < run.count; ++k) dx[k] = narrow<T>(channel.dx(widen(x[k]), widen(dy[k])));
-        continue;
+        write_wide_run(x, dy, dx, channel, problem_.frozen, run.count);
+      } else if (problem_.frozen) {
+        write_run<true>(x, dy, dx, channel.scalars, run.count);
+      } else {
+        write_run<false>(x, dy, dx, channel.scalars, run.count);
       }
-      for (; k + lanes() <= run.count; k += lanes()) {
-        write_dx<false>(x + k, dy + k, dx + k, channel.scalars, 0);
-      }
-      if (k < run.count) write_dx<true>(x + k, dy + k, dx + k, channel.scalars, run.count - k);
     }
   }
 
@@ -181,6 +200,7 @@ void run_planes(const ChannelsProblem& problem, const Buffers& buffers, void* me
   const PlanesRun<T> run(problem, buffers, memory);
   const int64_t channels = problem.channels;
   const int64_t pieces = run.pieces();
+  const bool sums = needs_sums(problem);
   const int64_t bytes =
       3 * problem.samples * problem.length * channels * static_cast<int64_t>(sizeof(T));
 
@@ -189,7 +209,7 @@ void run_planes(const ChannelsProblem& problem, const Buffers& buffers, void* me
   if (channels >= kManyChannels || pieces <= 1) {
     parallel_for(channels, bytes, [&](int64_t c) {
       run.start(c);
-      for (int64_t piece = 0; piece < pieces; ++piece) run.sum_piece(c, piece);
+      for (int64_t piece = 0; sums && piece < pieces; ++piece) run.sum_piece(c, piece);
       run.finish(c);
       for (int64_t piece = 0; problem.has_dx && piece < pieces; ++piece) run.dx_piece(c, piece);
     });
@@ -197,8 +217,10 @@ void run_planes(const ChannelsProblem& problem, const Buffers& buffers, void* me
   }
   // Few channels: their pieces are the tasks, with a barrier between sums and dx.
   for (int64_t c = 0; c < channels; ++c) run.start(c);
-  parallel_for(channels * pieces, bytes,
-               [&](int64_t task) { run.sum_piece(task / pieces, task % pieces); });
+  if (sums) {
+    parallel_for(channels * pieces, bytes,
+                 [&](int64_t task) { run.sum_piece(task / pieces, task % pieces); });
+  }
   parallel_for(channels, bytes, [&](int64_t c) { run.finish(c); });
   if (!problem.has_dx) return;
   parallel_for(channels * pieces, bytes,
@@ -206,6 +228,7 @@ void run_planes(const ChannelsProblem& problem, const Buffers& buffers, void* me
 }
 
 Status launch_planes(const ChannelsProblem& problem, const Buffers& buffers, void* memory, void*) {
+  const DefaultFloatEnvironment environment;
   with_type(problem.dtype,
             [&](auto type) { run_planes<decltype(type)>(problem, buffers, memory); });
   return {};

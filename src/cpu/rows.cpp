@@ -19,6 +19,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h comes first
 #include "cpu/column_tree-inl.h"
+#include "cpu/formula-inl.h"
 #include "cpu/io-inl.h"
 #include "cpu/normalizer.hpp"
 #include "cpu/row_cursor.hpp"
@@ -121,14 +122,12 @@ struct Row {
 template <int R, bool kDx, int kParams, bool kTail, class T>
 HWY_INLINE void grad_columns(const Row<T>* rows, const float* gamma, float* dgamma, float* dbeta,
                              int64_t c, int64_t count) {
-  const Floats d;
   const FloatVec gamma_vec = load(gamma + c);
   FloatVec dgamma_terms[2], dbeta_terms[2];
   for (int k = 0; k < R; ++k) {
-    const Scalars& s = rows[k].scalars;
+    const ScalarVecs s(rows[k].scalars);
     const FloatVec dy = load_some<kTail>(rows[k].dy + c, count);
-    const FloatVec x = load_some<kTail>(rows[k].x + c, count);
-    const FloatVec x_hat = hn::Mul(hn::Sub(x, hn::Set(d, s.mean)), hn::Set(d, s.scale));
+    const FloatVec x_hat = s.x_hat(load_some<kTail>(rows[k].x + c, count));
     if constexpr (kParams > 0) {
       FloatVec& terms = dgamma_terms[k / 2];
       terms = k % 2 == 0 ? hn::Mul(dy, x_hat) : hn::MulAdd(dy, x_hat, terms);
@@ -138,9 +137,7 @@ HWY_INLINE void grad_columns(const Row<T>* rows, const float* gamma, float* dgam
       terms = k % 2 == 0 ? dy : hn::Add(terms, dy);
     }
     if constexpr (kDx) {
-      const FloatVec g = hn::Sub(hn::Mul(dy, gamma_vec), hn::Set(d, s.c1));
-      const FloatVec projected = hn::NegMulAdd(x_hat, hn::Set(d, s.c2), g);
-      store_some<kTail>(hn::Mul(hn::Set(d, s.r), projected), rows[k].dx + c, count);
+      store_some<kTail>(s.dx(hn::Mul(dy, gamma_vec), x_hat), rows[k].dx + c, count);
     }
   }
   if constexpr (R > 2 && kParams > 0) dgamma_terms[0] = hn::Add(dgamma_terms[0], dgamma_terms[1]);
@@ -224,13 +221,13 @@ class RowsRun {
       }
       group<false, kParams>(narrow_rows, narrow_count, chunk);
       for (int64_t k = 0; k < count; ++k) {
-        if (rows[k].wide_params) wide_params(rows[k], chunk, chunk + workspace_.padded);
+        if (rows[k].wide_params) add_params_in_f64(rows[k], chunk, chunk + workspace_.padded);
       }
     }
     if constexpr (kDx) {
       for (int64_t k = 0; k < count; ++k) {
         if (rows[k].wide_dx) {
-          wide_dx(rows[k]);
+          write_dx_in_f64(rows[k]);
         } else {
           grad_rows<1, true, 0>(&rows[k], workspace_.gamma, nullptr, nullptr, problem_.cols);
         }
@@ -262,8 +259,19 @@ class RowsRun {
                    static_cast<float>(c1), static_cast<float>(c2)};
     // A row of zeros in RMSNorm is a padded token: common, and float32 gets its zeros right.
     row.wide_params = n.zero ? !from_x : !is_safe(n.scale);
-    row.wide_dx = row.wide_params || !(n.zero || is_safe(n.r)) || !are_safe(c1, c2);
+    row.wide_dx = row.wide_params || !(n.zero || is_safe(n.r)) || !are_safe(c1, c2) ||
+                  (kDx && c1 == 0 && c2 == 0 && !n.zero && has_gradient(row));
     return row;
+  }
+
+  // Whether any g is not 0. If both means are, either it was a row of zeros, or g cancels, or every
+  // dy * gamma was too small for float32.
+  bool has_gradient(const Row<T>& row) const {
+    bool found = false;
+    for (int64_t c = 0; c < problem_.cols; ++c) {
+      found |= is_nonzero(row.dy[c]) && workspace_.gamma[c] != 0;
+    }
+    return found;
   }
 
   double mean(double sum) const { return sum / static_cast<double>(problem_.cols); }
@@ -276,7 +284,7 @@ class RowsRun {
     return Normalizer::from_variance(mean, spread + problem_.eps);
   }
 
-  void wide_params(const Row<T>& row, float* dgamma, float* dbeta) const {
+  void add_params_in_f64(const Row<T>& row, float* dgamma, float* dbeta) const {
     for (int64_t c = 0; c < problem_.cols; ++c) {
       const double dy = widen(row.dy[c]);
       dgamma[c] += static_cast<float>(dy * row.normalizer.x_hat(widen(row.x[c])));
@@ -284,7 +292,7 @@ class RowsRun {
     }
   }
 
-  void wide_dx(const Row<T>& row) const {
+  void write_dx_in_f64(const Row<T>& row) const {
     const Normalizer& n = row.normalizer;
     double sum_g = 0, sum_g_x_hat = 0;
     for (int64_t c = 0; c < problem_.cols; ++c) {
@@ -341,6 +349,7 @@ void finish_columns(const RowsProblem& problem, const Buffers& buffers,
 }
 
 Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* memory, void*) {
+  const DefaultFloatEnvironment environment;
   const RowsWorkspace workspace(problem, memory);
   for (int64_t c = 0; c < problem.cols; ++c) {
     const bool present = problem.gamma.present;

@@ -13,6 +13,10 @@ Status choose_backend(Device device, const Backend*& backend) {
   const char* device_name = device == Device::kCpu ? "cpu" : "cuda";
   const char* variable = std::getenv("NORMGRAD_IMPL");
   const std::string wanted = variable ? variable : "";
+  if (!wanted.empty() && !wanted.starts_with("cpu:") && !wanted.starts_with("cuda:")) {
+    return {Code::kUnsupportedDevice,
+            "NORMGRAD_IMPL: expected a name that starts with cpu: or cuda:, got " + wanted};
+  }
   // A choice for another device does not concern this one.
   const bool forced = wanted.starts_with(std::string(device_name) + ":");
   std::string available;

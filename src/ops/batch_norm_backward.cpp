@@ -13,17 +13,9 @@ ChannelsProblem::Strides strides_of(const Operand& operand) {
   return {s[0], s[1], s[2]};
 }
 
-// Kernels walk along the length or along the channels: one of the two has to be contiguous, and the
-// same one in x, dy and dx.
-Status check_contiguous_axis(const Operands& o) {
-  for (const int axis : {2, 1}) {
-    bool contiguous = true;
-    for (const Operand* operand : {&o.x, &o.dy, &o.dx}) {
-      contiguous = contiguous && (!operand->present || operand->tensor.shape[axis] <= 1 ||
-                                  operand->tensor.strides[axis] == 1);
-    }
-    if (contiguous) return {};
-  }
+// Kernels walk along the length or along the channels.
+Status check_contiguous_axis(const Operands& o, const ChannelsProblem& problem) {
+  if (problem.contiguous_along_length() || problem.contiguous_along_channels()) return {};
   std::string text = std::string(o.x.name) + ", " + o.dy.name +
                      ": expected stride 1 along the last axis of all, or along the channels of "
                      "all; got strides " +
@@ -40,7 +32,7 @@ Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared)
             "statistics: expected mean and variance or mean and rstd, got x_hat"};
   }
   const bool spread_is_rstd = call.statistics == Statistics::kMeanRstd;
-  NORMGRAD_RETURN_IF_ERROR(check_eps(call.eps, !spread_is_rstd));
+  NORMGRAD_RETURN_IF_ERROR(check_eps(call.names.eps, call.eps, !spread_is_rstd));
 
   Operands& o = prepared.operands = named(call.names);
   put(o.x, call.x);
@@ -63,7 +55,6 @@ Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared)
     NORMGRAD_RETURN_IF_ERROR(expect_shape(*operand, {shape[1]}));
   }
   NORMGRAD_RETURN_IF_ERROR(check_strides(o));
-  NORMGRAD_RETURN_IF_ERROR(check_contiguous_axis(o));
 
   ChannelsProblem problem;
   problem.dtype = o.x.tensor.dtype;
@@ -82,6 +73,7 @@ Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared)
   problem.gamma = vector_of(o.gamma);
   problem.dgamma = vector_of(o.dgamma);
   problem.dbeta = vector_of(o.dbeta);
+  NORMGRAD_RETURN_IF_ERROR(check_contiguous_axis(o, problem));
   const bool writes = problem.dgamma.present || problem.dbeta.present ||
                       (problem.has_dx && problem.samples * problem.length > 0);
   return bind(&Backend::channels, problem, /*empty=*/problem.channels == 0 || !writes, device,

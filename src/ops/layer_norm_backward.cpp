@@ -17,7 +17,8 @@ Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared)
                                     (needs_mean ? ": required with these statistics, but absent"
                                                 : ": expected none beside x_hat and std")};
   }
-  NORMGRAD_RETURN_IF_ERROR(check_eps(call.eps, call.statistics == Statistics::kMeanVariance));
+  NORMGRAD_RETURN_IF_ERROR(
+      check_eps(call.names.eps, call.eps, call.statistics == Statistics::kMeanVariance));
 
   Operands& o = prepared.operands = named(call.names);
   put(o.x, call.x);

@@ -107,7 +107,7 @@ Status check_shape(const char* name, Tensor& tensor) {
   for (const int64_t extent : tensor.shape) {
     if (extent < 0) return bad_shape(name, "negative extent in shape " + to_string(tensor.shape));
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) {
-      return bad_shape(name, "shape " + to_string(tensor.shape) + " has more bytes than a pointer");
+      return bad_shape(name, "shape " + to_string(tensor.shape) + " has more than 2^63 - 1 bytes");
     }
   }
   if (tensor.strides.empty()) tensor.strides = contiguous_strides(tensor.shape);
@@ -132,7 +132,8 @@ Status check_strides(const char* name, const Tensor& tensor, bool output, Extent
     const __int128 stride = static_cast<__int128>(tensor.strides[axis]) * extent.run;
     (stride < 0 ? low : high) += stride * (n - 1);
     if (low < -kMax || high > kMax) {
-      return bad_strides(name, "strides " + to_string(tensor.strides) + " reach beyond a pointer");
+      return bad_strides(
+          name, "strides " + to_string(tensor.strides) + " reach further than 2^63 - 1 bytes");
     }
     if (stride == 0) {
       if (!output) continue;

@@ -15,11 +15,10 @@ inline constexpr int kMaxRank = 8;
 
 // A tensor's bytes: runs of `run` bytes at low + i0 * stride0 + i1 * stride1 + ... from its
 // pointer. Strides are positive and descend; axes of extent 1 and broadcast axes are gone, and
-// whatever is contiguous is part of the run. Two operands with the same bytes have equal extents.
+// whatever is contiguous is part of the run.
 struct Extent {
   struct Axis {
     int64_t extent, stride;
-    bool operator==(const Axis&) const = default;
   };
   int64_t elements = 0;
   int64_t low = 0, high = 0;  // all bytes lie in [low, high) relative to the pointer

@@ -1,6 +1,7 @@
 #include "ops/operands.hpp"
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 
 namespace normgrad {
@@ -73,13 +74,16 @@ Vector vector_of(const Operand& operand) {
   return {true, operand.tensor.dtype, operand.tensor.strides[0]};
 }
 
-Status check_eps(double eps, bool used) {
+Status check_eps(const char* name, double eps, bool used) {
+  char value[32];
+  std::snprintf(value, sizeof value, "%g", eps);
   if (!std::isfinite(eps) || eps < 0) {
-    return {Code::kBadArgument, "eps: expected a finite value >= 0, got " + std::to_string(eps)};
+    return {Code::kBadArgument, std::string(name) + ": expected a finite value >= 0, got " + value};
   }
   if (eps != 0 && !used) {
-    return {Code::kBadArgument, "eps: expected 0, since these statistics contain it already; got " +
-                                    std::to_string(eps)};
+    return {Code::kBadArgument,
+            std::string(name) + ": expected 0, since these statistics contain it already, got " +
+                value};
   }
   return {};
 }

@@ -47,7 +47,8 @@ Status check_strides(Operands& operands);
 // A one-dimensional operand.
 Vector vector_of(const Operand& operand);
 
-Status check_eps(double eps, bool used);
+// eps is finite and not negative; where it is not `used`, it has to be 0.
+Status check_eps(const char* name, double eps, bool used);
 
 }  // namespace normgrad
 

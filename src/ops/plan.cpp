@@ -1,7 +1,8 @@
 #include "normgrad/plan.hpp"
 
 #include <cstdint>
-#include <new>
+#include <cstdio>
+#include <exception>
 #include <string>
 
 #include "normgrad/normgrad.hpp"
@@ -37,11 +38,12 @@ Status check_pointers(const BoundOperands& operands) {
       return {Code::kNullPointer, std::string(bound.operand.name) + ": expected data, got null"};
     }
     const size_t size = size_of(bound.operand.tensor.dtype);
-    const auto address = reinterpret_cast<uintptr_t>(bound.data);
-    if (address % size != 0) {
-      return {Code::kBadArgument,
-              std::string(bound.operand.name) + ": expected a pointer aligned to its " +
-                  std::to_string(size) + "-byte elements, got address " + std::to_string(address)};
+    if (reinterpret_cast<uintptr_t>(bound.data) % size != 0) {
+      char address[32];
+      std::snprintf(address, sizeof address, "%p", bound.data);
+      return {Code::kBadArgument, std::string(bound.operand.name) +
+                                      ": expected a pointer aligned to its " +
+                                      std::to_string(size) + "-byte elements, got " + address};
     }
   }
   return {};
@@ -112,7 +114,7 @@ Status Plan::make(const Call& call, Device device, Plan& plan) noexcept try {
   NORMGRAD_RETURN_IF_ERROR(prepare(call, device, *impl));
   plan.impl_ = std::move(impl);
   return {};
-} catch (const std::bad_alloc&) {
+} catch (const std::exception&) {  // std::bad_alloc; a longer message could throw again
   return {Code::kInternal, "out of memory"};
 }
 
@@ -154,7 +156,7 @@ Status Plan::execute(const Buffers& buffers, void* workspace, size_t size,
   const auto address = reinterpret_cast<uintptr_t>(workspace);
   const uintptr_t padding = -address % kWorkspaceAlignment;
   return impl_->launch(buffers, static_cast<char*>(workspace) + padding, stream);
-} catch (const std::bad_alloc&) {
+} catch (const std::exception&) {  // std::bad_alloc; a longer message could throw again
   return {Code::kInternal, "out of memory"};
 }
 

@@ -62,6 +62,15 @@ struct ChannelsProblem {
   bool frozen = false;
   bool has_dx = false;
   Vector gamma, dgamma, dbeta;
+
+  // Whether x, dy and dx (if there) all step by 1 along the axis.
+  bool contiguous_along_length() const { return length <= 1 || all_unit(&Strides::position); }
+  bool contiguous_along_channels() const { return channels <= 1 || all_unit(&Strides::channel); }
+
+ private:
+  bool all_unit(int64_t Strides::*stride) const {
+    return x.*stride == 1 && dy.*stride == 1 && (!has_dx || dx.*stride == 1);
+  }
 };
 
 }  // namespace normgrad

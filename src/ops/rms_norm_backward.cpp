@@ -5,7 +5,7 @@
 namespace normgrad {
 
 Status prepare(const RmsNormBackward& call, Device device, Prepared& prepared) {
-  NORMGRAD_RETURN_IF_ERROR(check_eps(call.eps, /*used=*/true));
+  NORMGRAD_RETURN_IF_ERROR(check_eps(call.names.eps, call.eps, /*used=*/true));
   Operands& o = prepared.operands = named(call.names);
   put(o.x, call.x);
   put(o.dy, call.dy);

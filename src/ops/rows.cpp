@@ -46,7 +46,8 @@ void merge_leading_axes(const Operands& operands, RowsProblem& problem) {
     bool merges = rank > 0;
     for (const Source& source : sources) {
       if (!source.operand.present) continue;
-      const int64_t inner = source.operand.tensor.strides[axis];
+      // The strides of empty tensors may be anything: the product may not fit 64 bits.
+      const auto inner = static_cast<__int128>(source.operand.tensor.strides[axis]);
       merges = merges && source.strides[rank - 1] == inner * shape[axis];
     }
     if (!merges) problem.lead_extent[rank++] = 1;

@@ -38,7 +38,7 @@ enum class Layout {
   kMixed,              // different gaps in each tensor, also between mean and spread
   kNegative,           // leading strides negative
   kBroadcastDy,        // leading strides of dy 0; BatchNorm: of the samples
-  kBroadcastInputs,    // those of x and the statistics too
+  kBroadcastInputs,    // first stride of x, dy and the statistics of rows 0
   kPermuted,           // leading axes in reverse order in memory
   kChannelsLast,       // BatchNorm only
   kStridedParameters,  // 1-D gamma, dgamma, dbeta and statistics with stride 2 or 3

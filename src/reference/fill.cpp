@@ -68,7 +68,7 @@ void for_each_element(const Case& c, int64_t total, Visit visit) {
 Moments moments_of(const Case& c, const std::vector<double>& x) {
   const int64_t total = static_cast<int64_t>(x.size()), groups = c.groups();
   Moments m = {std::vector<double>(groups), std::vector<double>(groups)};
-  if (total == 0) return m;
+  // Of an empty group: 0/0, as a forward pass would have it.
   const double share = static_cast<double>(groups) / static_cast<double>(total);
   for_each_element(c, total, [&](int64_t i, int64_t group) { m.mean[group] += x[i]; });
   for (double& mean : m.mean) mean *= share;

@@ -5,7 +5,7 @@
 #
 # Sources see a sanitizer as NORMGRAD_SANITIZE_ADDRESS, _UNDEFINED or _THREAD, with any compiler.
 function(normgrad_target target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-restrict
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -ffp-contract=off)
   if(NORMGRAD_SANITIZE)
     target_compile_options(${target} PRIVATE

@@ -20,12 +20,12 @@
 #define NORMGRAD_COUNT_ALLOCATIONS 1
 #endif
 
+#if NORMGRAD_COUNT_ALLOCATIONS
 namespace {
 std::atomic<int64_t> g_allocations{0};
 std::atomic<int64_t> g_threads{0};
 }  // namespace
 
-#if NORMGRAD_COUNT_ALLOCATIONS
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* malloc(size_t size) {
   g_allocations.fetch_add(1, std::memory_order_relaxed);

@@ -255,7 +255,8 @@ TEST(InfiniRuntime, Memory) {
   EXPECT_EQ(infinirtFree(nullptr), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(infinirtMemcpy(nullptr, nullptr, 0, INFINIRT_MEMCPY_D2H), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(infinirtMemset(nullptr, 0, 0), INFINI_STATUS_SUCCESS);
-#if !defined(NORMGRAD_SANITIZE_ADDRESS) && !defined(NORMGRAD_SANITIZE_THREAD)  // where this is an abort
+#if !defined(NORMGRAD_SANITIZE_ADDRESS) && \
+    !defined(NORMGRAD_SANITIZE_THREAD)  // where this is an abort
   void* memory = &memory;
   EXPECT_EQ(infinirtMalloc(&memory, SIZE_MAX / 2), INFINI_STATUS_INTERNAL_ERROR);
   EXPECT_EQ(memory, &memory);

@@ -111,7 +111,7 @@ Case Table::base(std::vector<int64_t> shape) const {
   return c;
 }
 
-void Table::add_dtypes(Case c) {
+void Table::add_dtypes(const Case& c) {
   for (DType dtype : kDTypes) add(with_dtype(c, dtype));
 }
 

@@ -134,7 +134,7 @@ Inputs draw(const Case& c, uint64_t seed) {
   return inputs;
 }
 
-void finish(const Case& c, uint64_t seed, std::vector<double> x, Inputs& inputs) {
+void finish(const Case& c, uint64_t seed, const std::vector<double>& x, Inputs& inputs) {
   if (c.op != Op::kRmsNorm) {
     Random random(~seed);
     if (inputs.spread.empty()) {

@@ -17,6 +17,6 @@ Inputs draw(const Case& description, uint64_t seed);
 
 // mean and spread that belong to the x given, which is inputs.x as the call will see it. Changes x
 // and dy where the case wants numbers that would spoil the statistics.
-void finish(const Case& description, uint64_t seed, std::vector<double> x, Inputs& inputs);
+void finish(const Case& description, uint64_t seed, const std::vector<double>& x, Inputs& inputs);
 
 }  // namespace normgrad::reference

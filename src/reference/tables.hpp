@@ -23,10 +23,10 @@ class Table {
   const std::vector<Statistics>& forms() const;
 
   void add(const Case& c) { cases_.push_back(c); }
-  void add_dtypes(Case c);        // each type for all operands
-  void add_forms(Case c);         // each form of statistics, each type
-  void add_next_form(Case c);     // each type, with forms taking turns
-  void add_masks(const Case& c);  // each set of outputs
+  void add_dtypes(const Case& c);  // each type for all operands
+  void add_forms(Case c);          // each form of statistics, each type
+  void add_next_form(Case c);      // each type, with forms taking turns
+  void add_masks(const Case& c);   // each set of outputs
   void add_dtype_mixes(const Case& c);
   void add_offsets(const Case& c);
   void add_eps(const Case& c);

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Do the tests bite? Breaks the library in one place at a time and expects the suite to notice.
+
+    tests/mutants.py            all mutants, in a copy of the tree under build/mutants
+    tests/mutants.py NAME ...   only these
+    tests/mutants.py --list     their names
+
+Each mutant is (name, file, text, replacement); the text must occur in the file exactly once, so a
+mutant that the code has outgrown is an error and not a silent survivor. The first failing test kills
+a mutant; one that passes the whole suite survives, and is a missing test. Ends with the line
+`N passed, M failed`, where a killed mutant has passed.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COPY = ROOT / "build" / "mutants"
+
+MUTANTS = [
+    # The formula of the rows.
+    ("rows_drop_mean_g", "src/cpu/rows.cpp",
+     "const double c1 = from_x ? 0 : mean(sums.first);", "const double c1 = 0 * sums.first;"),
+    ("rows_n_minus_1", "src/cpu/rows.cpp",
+     "return sum / static_cast<double>(problem_.cols);",
+     "return sum / static_cast<double>(HWY_MAX(problem_.cols - 1, 1));"),
+    ("rows_r_squared", "src/cpu/rows.cpp",
+     "static_cast<float>(n.r),", "static_cast<float>(n.r * n.r),"),
+    ("rows_uncentred_sums", "src/cpu/rows.cpp",
+     "const float row_mean = static_cast<float>(row.normalizer.mean);",
+     "const float row_mean = 0;"),
+    ("rows_gamma_in_dbeta", "src/cpu/rows.cpp",
+     "terms = k % 2 == 0 ? dy : hn::Add(terms, dy);",
+     "terms = k % 2 == 0 ? hn::Mul(dy, gamma_vec) : hn::Add(terms, dy);"),
+    # Vectors, tails and addresses.
+    ("rows_skip_last_lane", "src/cpu/rows.cpp",
+     "if (c < cols) grad_columns<R, kDx, kParams, true>",
+     "if (c + 1 < cols) grad_columns<R, kDx, kParams, true>"),
+    ("rows_last_segment_only", "src/cpu/rows.cpp",
+     "sums.g_centred += g_centred.total();", "sums.g_centred = g_centred.total();"),
+    ("rows_swapped_strides", "src/cpu/row_cursor.hpp",
+     "dy += steps * problem_.dy[axis];", "dy += steps * problem_.x[axis];"),
+    ("planes_skip_tail_of_dx", "src/cpu/planes.cpp",
+     "if (k < count) write_dx<kFrozen, true>", "if (k + 1 < count) write_dx<kFrozen, true>"),
+    # Rounding.
+    ("bf16_truncates", "src/cpu/io-inl.h",
+     "hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)))", "hn::Add(bits, hn::Xor(odd, odd))"),
+    ("bf16_ties_away", "src/cpu/io-inl.h",
+     "hn::Add(odd, hn::Set(di, 0x7FFF))",
+     "hn::Add(hn::Xor(odd, odd), hn::Set(di, 0x8000))"),
+    ("f16_overflows_early", "src/ops/float16.hpp", "magnitude >= 0x477FF000", "magnitude >= 0x477FE000"),
+    # Summation order and precision.
+    ("running_fp32_sum", "src/cpu/column_tree.hpp",
+     "constexpr int64_t kChunkRows = 32;", "constexpr int64_t kChunkRows = 1 << 20;"),
+    ("tree_forgets_odd_chunks", "src/cpu/column_tree-inl.h",
+     "if ((chunks >> k & 1) != 0) add_left", "if ((chunks >> k & 1) == 2) add_left"),
+    ("tree_drops_last_block", "src/cpu/column_tree-inl.h",
+     "block + step < tree.blocks; block", "block + step < tree.blocks - 1; block"),
+    ("tree_ignores_alignment", "src/cpu/column_tree.hpp",
+     "return kChunkRows << (levels - 1);", "return (kChunkRows << (levels - 1)) + levels - 1;"),
+    # Hard values.
+    ("zero_denominator_divides", "src/cpu/normalizer.hpp",
+     "const double r = std == 0 ? 0 : 1 / std;", "const double r = 1 / std;"),
+    ("everything_fits_float32", "src/cpu/normalizer.hpp",
+     "return magnitude >= 0x1p-100 && magnitude <= 0x1p100;", "return magnitude == magnitude;"),
+    ("nan_spreads_over_columns", "src/cpu/rows.cpp",
+     "row.wide_params = n.zero ? !from_x : !is_safe(n.scale);",
+     "row.wide_params = (n.zero ? !from_x : !is_safe(n.scale)) || !are_safe(c1, c2);"),
+    ("float_environment_leaks_in", "src/cpu/parallel.hpp", "fesetenv(FE_DFL_ENV);", ""),
+    # BatchNorm.
+    ("channels_m_minus_1", "src/cpu/channel.hpp",
+     "channel.c1 = gradients.dbeta / count;", "channel.c1 = gradients.dbeta / (count - 1);"),
+    ("channels_frozen_ignored", "src/cpu/channel.hpp", "if (!problem.frozen) {", "if (count > 0) {"),
+    ("channels_eps_dropped", "src/cpu/channel.hpp", "spread + problem.eps", "spread"),
+    ("channels_last_wide_neighbours", "src/cpu/channels_last.cpp",
+     "if (!channel.wide) continue;", "if (channel.wide) continue;"),
+    ("channels_strides_ignored", "src/ops/problem.hpp",
+     "return length <= 1 || all_unit(&Strides::position);",
+     "return channels <= 1 || length <= 1 || all_unit(&Strides::position);"),
+    # Checks and threads.
+    ("any_overlap_is_in_place", "src/ops/plan.cpp",
+     "a.data == b.data &&", "(a.data == b.data || a.data != nullptr) &&"),
+    ("fork_is_forgotten", "src/cpu/parallel.cpp",
+     "[] { g_single_threaded.store(true); }", "[] { g_single_threaded.store(false); }"),
+    ("team_follows_the_tasks", "src/cpu/parallel.cpp",
+     "#pragma omp parallel\n", "#pragma omp parallel num_threads(tasks < 4 ? 2 : 16)\n"),
+]
+
+
+def run(*command):
+    environment = {**os.environ, "GTEST_FAIL_FAST": "1"}  # one failure is enough
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=environment)
+
+
+def copy_tree():
+    """The working tree as git sees it; unchanged files keep their time, so builds stay incremental."""
+    files = run("git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard").stdout.split()
+    for name in files:
+        source, target = ROOT / name, COPY / "tree" / name
+        if source.is_file() and not (target.is_file() and target.read_bytes() == source.read_bytes()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def suite():
+    """None if every test passes, else what failed first."""
+    build = COPY / "build"
+    for command in (
+        ("cmake", "-S", str(COPY / "tree"), "-B", str(build), "-G", "Ninja",
+         "-DNORMGRAD_BUILD_TOOLS=OFF", "-DCMAKE_BUILD_TYPE=Release"),
+        ("cmake", "--build", str(build)),
+    ):
+        result = run(*command)
+        if result.returncode != 0:
+            sys.exit(f"the mutated tree does not build:\n{result.stdout[-4000:]}")
+    result = run("ctest", "--test-dir", str(build), "--stop-on-failure", "--timeout", "300",
+                 "-E", "^(install|symbols|layering)")
+    if result.returncode == 0:
+        return None
+    return next((line.strip() for line in result.stdout.splitlines() if "***" in line), "a test failed")
+
+
+def main():
+    if "--list" in sys.argv:
+        print("\n".join(name for name, *_ in MUTANTS))
+        return
+    wanted = sys.argv[1:]
+    copy_tree()
+    failure = suite()
+    if failure:
+        sys.exit(f"the tests fail without any mutant: {failure}")
+    killed = survived = 0
+    for name, file, text, replacement in MUTANTS:
+        if wanted and name not in wanted:
+            continue
+        path = COPY / "tree" / file
+        original = path.read_text()
+        if original.count(text) != 1:
+            sys.exit(f"{name}: expected the text once in {file}, found it {original.count(text)} times")
+        path.write_text(original.replace(text, replacement))
+        try:
+            failure = suite()
+        finally:
+            path.write_text(original)
+        killed += failure is not None
+        survived += failure is None
+        print(f"{name}: {'killed by ' + failure if failure else 'SURVIVED'}", flush=True)
+    print(f"{killed} passed, {survived} failed")
+    sys.exit(survived > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+// The subcommands: the options of each, as main.cpp reads them, and how to run it. Each returns the
+// exit code and throws std::exception with a sentence for people.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.hpp"
+
+namespace normgrad::tool {
+
+struct InfoOptions {
+  std::vector<Op> ops = {std::begin(kAllOps), std::end(kAllOps)};
+  std::vector<std::string> shapes;  // empty: a few of each operator
+  std::vector<DType> dtypes = {std::begin(kAllDTypes), std::end(kAllDTypes)};
+  Device device = Device::kCpu;
+};
+int run_info(const InfoOptions& options);
+
+struct RunOptions {
+  Op op = Op::kLayerNorm;
+  std::string input, output;
+  std::vector<std::string> outputs;  // empty: all
+  std::optional<DType> params_dtype;
+  double eps = 0;
+  bool frozen = false;
+  Device device = Device::kCpu;
+};
+int run_run(const RunOptions& options);
+
+struct CheckOptions {
+  Device device = Device::kCpu;
+  std::vector<Op> ops = {std::begin(kAllOps), std::end(kAllOps)};
+  std::string implementation;  // empty: the best
+  bool long_mode = false;
+};
+int run_check(const CheckOptions& options);
+
+int run_demo();
+
+}  // namespace normgrad::tool

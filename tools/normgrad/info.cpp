@@ -1,0 +1,97 @@
+// normgrad info: what this build can do on this machine, and which kernel a shape takes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include "arguments.hpp"
+#include "commands.hpp"
+#include "normgrad/normgrad.hpp"
+#include "table.hpp"
+
+namespace normgrad::tool {
+namespace {
+
+// A transformer's hidden states and a ResNet's feature maps.
+const std::vector<std::vector<int64_t>> kRowShapes = {{4096, 768}, {16384, 4096}, {8, 512, 4096}};
+const std::vector<std::vector<int64_t>> kChannelShapes = {{32, 64, 3136}, {32, 2048, 49}};
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != line.npos) return line.substr(colon + 2);
+  }
+  return "unknown model";
+}
+
+// The call that a front end with one element type for everything makes: all outputs, contiguous.
+reference::Call make_call(Op op, const std::vector<int64_t>& shape, DType dtype) {
+  const Tensor data = {dtype, shape};
+  const auto outputs = [&](auto call, const Tensor& params) {
+    call.x = call.dy = data;
+    call.dx = data;
+    call.gamma = call.dgamma = params;
+    return call;
+  };
+  if (op == Op::kBatchNorm) {
+    const Tensor params = {dtype, {shape.size() == 3 ? shape[1] : 0}};
+    auto call = outputs(BatchNormBackward(), params);
+    call.mean = call.spread = params;
+    call.dbeta = params;
+    return call;
+  }
+  const Tensor params = {dtype, {shape.empty() ? 0 : shape.back()}};
+  if (op == Op::kRmsNorm) return outputs(RmsNormBackward(), params);
+  auto call = outputs(LayerNormBackward(), params);
+  call.statistics = Statistics::kXHatStd;
+  call.spread = {dtype, shape};
+  if (!shape.empty()) call.spread.shape.pop_back();
+  call.dbeta = params;
+  return call;
+}
+
+void print_machine() {
+  fmt::print("NormGrad {}\n\n", version());
+  fmt::print("devices\n");
+  fmt::print("  cpu   {}, {} threads\n", cpu_model(), std::thread::hardware_concurrency());
+  const std::vector<Implementation> all = implementations();
+  const bool cuda = std::any_of(all.begin(), all.end(),
+                                [](const auto& each) { return each.device == Device::kCuda; });
+  fmt::print("  cuda  {}\n", cuda ? "yes" : "not in this build");
+  fmt::print("\nimplementations, best first (NORMGRAD_IMPL=name forces one)\n");
+  for (const Implementation& each : all) fmt::print("  {}\n", each.name);
+  fmt::print("\n");
+}
+
+}  // namespace
+
+int run_info(const InfoOptions& options) {
+  Table table({"operator", "shape", "dtype", "kernel", "workspace"}, 4);
+  bool refused = false;
+  for (const Op op : options.ops) {
+    auto shapes = op == Op::kBatchNorm ? kChannelShapes : kRowShapes;
+    if (!options.shapes.empty()) {
+      shapes.clear();
+      for (const std::string& text : options.shapes) shapes.push_back(parse_shape(text));
+    }
+    for (const auto& shape : shapes) {
+      for (const DType dtype : options.dtypes) {
+        Plan plan;
+        const Status status =
+            std::visit([&](const auto& call) { return Plan::create(call, options.device, plan); },
+                       make_call(op, shape, dtype));
+        refused = refused || !status.ok();
+        table.add({name_of(op), format_shape(shape), name_of(dtype),
+                   status.ok() ? plan.kernel() : "refused: " + status.message(),
+                   status.ok() ? fmt::format("{} B", plan.workspace_size()) : ""});
+      }
+    }
+  }
+  print_machine();
+  table.print();
+  return refused ? 1 : 0;
+}
+
+}  // namespace normgrad::tool

@@ -117,7 +117,7 @@ def suite():
         if result.returncode != 0:
             sys.exit(f"the mutated tree does not build:\n{result.stdout[-4000:]}")
     result = run("ctest", "--test-dir", str(build), "--stop-on-failure", "--timeout", "300",
-                 "-E", "^(install|symbols|layering)")
+                 "-E", "^(install|symbols)", "-LE", "long")
     if result.returncode == 0:
         return None
     return next((line.strip() for line in result.stdout.splitlines() if "***" in line), "a test failed")

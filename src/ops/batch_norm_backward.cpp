@@ -34,16 +34,7 @@ Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared)
   const bool spread_is_rstd = call.statistics == Statistics::kMeanRstd;
   NORMGRAD_RETURN_IF_ERROR(check_eps(call.names.eps, call.eps, !spread_is_rstd));
 
-  Operands& o = prepared.operands = named(call.names);
-  put(o.x, call.x);
-  put(o.dy, call.dy);
-  put(o.gamma, call.gamma);
-  put(o.mean, call.mean);
-  put(o.spread, call.spread);
-  put_output(o.dx, call.dx);
-  put_output(o.dgamma, call.dgamma);
-  put_output(o.dbeta, call.dbeta);
-
+  Operands& o = prepared.operands = operands_of(call);
   NORMGRAD_RETURN_IF_ERROR(check_types(o));
   NORMGRAD_RETURN_IF_ERROR(check_shapes(o));
   const std::vector<int64_t>& shape = o.x.tensor.shape;

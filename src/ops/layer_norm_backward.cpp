@@ -20,15 +20,7 @@ Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared)
   NORMGRAD_RETURN_IF_ERROR(
       check_eps(call.names.eps, call.eps, call.statistics == Statistics::kMeanVariance));
 
-  Operands& o = prepared.operands = named(call.names);
-  put(o.x, call.x);
-  put(o.dy, call.dy);
-  put(o.gamma, call.gamma);
-  put(o.mean, call.mean);
-  put(o.spread, call.spread);
-  put_output(o.dx, call.dx);
-  put_output(o.dgamma, call.dgamma);
-  put_output(o.dbeta, call.dbeta);
+  prepared.operands = operands_of(call);
   return prepare_rows(statistics, call.eps, device, prepared);
 }
 

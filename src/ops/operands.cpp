@@ -6,29 +6,6 @@
 
 namespace normgrad {
 
-Operands named(const OperandNames& names) {
-  Operands o;
-  o.x.name = names.x;
-  o.dy.name = names.dy;
-  o.gamma.name = names.gamma;
-  o.mean.name = names.mean;
-  o.spread.name = names.spread;
-  o.dx.name = names.dx;
-  o.dgamma.name = names.dgamma;
-  o.dbeta.name = names.dbeta;
-  return o;
-}
-
-void put(Operand& operand, const std::optional<Tensor>& tensor) {
-  operand.present = tensor.has_value();
-  if (tensor) operand.tensor = *tensor;
-}
-
-void put_output(Operand& operand, const std::optional<Tensor>& tensor) {
-  put(operand, tensor);
-  operand.output = true;
-}
-
 Status check_types(const Operands& operands) {
   for (const Operand* operand : {&operands.dy, &operands.dx}) {
     if (operand->present && operand->tensor.dtype != operands.x.tensor.dtype) {

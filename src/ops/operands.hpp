@@ -1,7 +1,10 @@
 // The operands of a call by role, and the checks that all operators share.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "normgrad/plan.hpp"
 #include "normgrad/tensor.hpp"
@@ -26,11 +29,30 @@ struct Operands {
   std::array<Operand*, 8> all() { return {&x, &dy, &gamma, &mean, &spread, &dx, &dgamma, &dbeta}; }
 };
 
-// Puts the names in, for operands present or not.
-Operands named(const OperandNames& names);
-
-void put(Operand& operand, const std::optional<Tensor>& tensor);
-void put_output(Operand& operand, const std::optional<Tensor>& tensor);
+// The operands of a call: their tensors where present, and their names in any case.
+template <class Call>
+Operands operands_of(const Call& call) {
+  const auto input = [](const char* name, std::optional<Tensor> tensor) {
+    return Operand{name, tensor.has_value(), false, std::move(tensor).value_or(Tensor{}), {}};
+  };
+  const auto output = [&](const char* name, std::optional<Tensor> tensor) {
+    Operand operand = input(name, std::move(tensor));
+    operand.output = true;
+    return operand;
+  };
+  Operands o;
+  o.x = input(call.names.x, call.x);
+  o.dy = input(call.names.dy, call.dy);
+  o.gamma = input(call.names.gamma, call.gamma);
+  o.dx = output(call.names.dx, call.dx);
+  o.dgamma = output(call.names.dgamma, call.dgamma);
+  if constexpr (requires { call.spread; }) {  // RMSNorm has none of these
+    o.mean = input(call.names.mean, call.mean);
+    o.spread = input(call.names.spread, call.spread);
+    o.dbeta = output(call.names.dbeta, call.dbeta);
+  }
+  return o;
+}
 
 // dy and dx have the type of x.
 Status check_types(const Operands& operands);

@@ -75,7 +75,7 @@ MUTANTS = [
     ("channels_frozen_ignored", "src/cpu/channel.hpp", "if (!problem.frozen) {", "if (count > 0) {"),
     ("channels_eps_dropped", "src/cpu/channel.hpp", "spread + problem.eps", "spread"),
     ("channels_last_wide_neighbours", "src/cpu/channels_last.cpp",
-     "if (!channel.wide) continue;", "if (channel.wide) continue;"),
+     "if (channel.wide) values[k]", "if (!channel.wide) values[k]"),
     ("channels_strides_ignored", "src/ops/problem.hpp",
      "return length <= 1 || all_unit(&Strides::position);",
      "return channels <= 1 || length <= 1 || all_unit(&Strides::position);"),

@@ -25,9 +25,12 @@ struct Channel {
   double gain = 0;
   double c1 = 0, c2 = 0;
   Scalars scalars{};  // the same in float32, the gain as r
+  bool frozen = false;
   bool wide = false;  // dx needs float64
 
-  double dx(double x, double dy) const { return gain * (dy - c1 - normalizer.x_hat(x) * c2); }
+  double dx(double x, double dy) const {
+    return frozen ? gain * dy : gain * (dy - c1 - normalizer.x_hat(x) * c2);
+  }
 };
 
 inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c) {
@@ -39,6 +42,7 @@ inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffe
                            : Normalizer::from_variance(mean, spread + problem.eps);
   const double gamma = problem.gamma.present ? load_value(problem.gamma, buffers.gamma, c) : 1;
   channel.gain = gamma * channel.normalizer.r;
+  channel.frozen = problem.frozen;
   channel.scalars.mean = static_cast<float>(mean);
   return channel;
 }

@@ -198,10 +198,7 @@ class ChannelsLastRun {
     store(vector, values);
     for (int64_t k = 0; k < count; ++k) {
       const Channel& channel = w_.channels[c + k];
-      if (!channel.wide) continue;
-      const double dy_value = widen(dy[k]);
-      values[k] =
-          narrow<T>(problem_.frozen ? channel.gain * dy_value : channel.dx(widen(x[k]), dy_value));
+      if (channel.wide) values[k] = narrow<T>(channel.dx(widen(x[k]), widen(dy[k])));
     }
     std::copy_n(values, count, dx);
   }

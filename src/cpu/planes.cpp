@@ -116,15 +116,6 @@ void write_run(const T* x, const T* dy, T* dx, const Scalars& scalars, int64_t c
 }
 
 template <class T>
-void write_wide_run(const T* x, const T* dy, T* dx, const Channel& channel, bool frozen,
-                    int64_t count) {
-  for (int64_t k = 0; k < count; ++k) {
-    const double dy_value = widen(dy[k]);
-    dx[k] = narrow<T>(frozen ? channel.gain * dy_value : channel.dx(widen(x[k]), dy_value));
-  }
-}
-
-template <class T>
 class PlanesRun {
  public:
   PlanesRun(const ChannelsProblem& problem, const Buffers& buffers, void* memory)
@@ -172,7 +163,9 @@ class PlanesRun {
       const T* dy = at(buffers_.dy, problem_.dy, c, run);
       T* dx = const_cast<T*>(at(buffers_.dx, problem_.dx, c, run));
       if (channel.wide) {
-        write_wide_run(x, dy, dx, channel, problem_.frozen, run.count);
+        for (int64_t k = 0; k < run.count; ++k) {
+          dx[k] = narrow<T>(channel.dx(widen(x[k]), widen(dy[k])));
+        }
       } else if (problem_.frozen) {
         write_run<true>(x, dy, dx, channel.scalars, run.count);
       } else {

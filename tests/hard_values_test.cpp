@@ -131,6 +131,20 @@ TEST(HardValues, FrozenStatisticsDoNotReadX) {
   problem.expect_within_bound(3);
 }
 
+TEST(HardValues, FrozenDxHasTheSameBitsForAnyX) {
+  const Floats dy = {0.1f, 0.2f, 0.3f, 0.7f, 1.1f, 1.3f, 1.7f, 1.9f};
+  const auto dx_for = [&](const Floats& x) {
+    const Problem problem = batch_norm(x, dy, 1.1f, 0.3f, 3, true);
+    Floats dx(dy.size(), NAN), dgamma(1), dbeta(1);
+    const Status status =
+        run_native(problem.call, {x.data(), dy.data(), problem.gamma.data(), problem.mean.data(),
+                                  problem.spread.data(), dx.data(), dgamma.data(), dbeta.data()});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return dx;
+  };
+  EXPECT_EQ(dx_for(Floats(dy.size(), 1)), dx_for(Floats(dy.size(), NAN)));
+}
+
 TEST(HardValues, OneChannelWithAnyStrideAlongTheLength) {
   for (const int64_t stride : {2, 3, -1, -2}) {
     Problem problem =

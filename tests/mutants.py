@@ -72,7 +72,10 @@ MUTANTS = [
     # BatchNorm.
     ("channels_m_minus_1", "src/cpu/channel.hpp",
      "channel.c1 = gradients.dbeta / count;", "channel.c1 = gradients.dbeta / (count - 1);"),
-    ("channels_frozen_ignored", "src/cpu/channel.hpp", "if (!problem.frozen) {", "if (count > 0) {"),
+    ("channels_frozen_ignored", "src/cpu/planes.cpp",
+     "} else if (problem_.frozen) {", "} else if (problem_.frozen && run.count < 0) {"),
+    ("channels_frozen_reads_x", "src/cpu/channel.hpp",
+     "channel.wide = channel.wide || !problem.frozen;", "channel.wide = true;"),
     ("channels_eps_dropped", "src/cpu/channel.hpp", "spread + problem.eps", "spread"),
     ("channels_last_wide_neighbours", "src/cpu/channels_last.cpp",
      "if (channel.wide) values[k]", "if (!channel.wide) values[k]"),

@@ -78,14 +78,13 @@ void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int6
   const double count = static_cast<double>(problem.samples * problem.length);
   if (count > 0 && needs_sums(problem)) {
     gradients = {n.scale * sums.dy_centred, sums.dy};
-    const bool wide_sums =
-        n.zero || !is_safe(n.scale) || !are_safe(gradients.dbeta / count, gradients.dgamma / count);
-    if (wide_sums) gradients = wide_gradients<T>(problem, buffers, c, n);
-    if (!problem.frozen) {
-      channel.wide = channel.wide || wide_sums;
-      channel.c1 = gradients.dbeta / count;
-      channel.c2 = gradients.dgamma / count;
+    if (n.zero || !is_safe(n.scale) ||
+        !are_safe(gradients.dbeta / count, gradients.dgamma / count)) {
+      gradients = wide_gradients<T>(problem, buffers, c, n);
+      channel.wide = channel.wide || !problem.frozen;  // frozen, x must not change a bit of dx
     }
+    channel.c1 = gradients.dbeta / count;
+    channel.c2 = gradients.dgamma / count;
   }
   if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, gradients.dgamma);
   if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, gradients.dbeta);

@@ -145,6 +145,38 @@ TEST(HardValues, FrozenDxHasTheSameBitsForAnyX) {
   EXPECT_EQ(dx_for(Floats(dy.size(), 1)), dx_for(Floats(dy.size(), NAN)));
 }
 
+// Side by side in one vector: a channel that float32 does not serve, and two that it does.
+TEST(HardValues, AWideChannelLeavesItsNeighboursAlone) {
+  const auto problem_with = [](float dy, float variance) {
+    const Tensor data{DType::kF32, {3, 3, 1}}, vector{DType::kF32, {3}};
+    return Problem{.call = BatchNormBackward{.x = data,
+                                             .dy = data,
+                                             .gamma = vector,
+                                             .mean = vector,
+                                             .spread = vector,
+                                             .dx = data,
+                                             .dgamma = vector,
+                                             .dbeta = vector},
+                   .x = {0.1f, 1, 0.3f, 0.7f, 2, 1.9f, 1.1f, 3, 0.2f},
+                   .dy = {0.3f, dy, 0.7f, 0.9f, -dy, 0.1f, 1.3f, -dy, 0.6f},
+                   .gamma = {1.1f, 1, 0.7f},
+                   .mean = {0.6f, 2, 0.8f},
+                   .spread = {0.3f, variance, 0.7f}};
+  };
+  const auto dx_of = [](const Problem& p) {
+    Floats dx(9, NAN), dgamma(3), dbeta(3);
+    const Status status =
+        run_native(p.call, {p.x.data(), p.dy.data(), p.gamma.data(), p.mean.data(), p.spread.data(),
+                            dx.data(), dgamma.data(), dbeta.data()});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return dx;
+  };
+  const Problem wide = problem_with(3e38f, 1e20f);
+  wide.expect_within_bound(9);
+  const Floats dx = dx_of(wide), expected = dx_of(problem_with(1, 1));
+  for (const size_t i : {0, 2, 3, 5, 6, 8}) EXPECT_EQ(dx[i], expected[i]) << i;
+}
+
 TEST(HardValues, OneChannelWithAnyStrideAlongTheLength) {
   for (const int64_t stride : {2, 3, -1, -2}) {
     Problem problem =

@@ -73,18 +73,48 @@ TEST(NativeErrors, TypesShapesStrides) {
   expect_refusal(call, Code::kBadDType, "dy: expected f32 like x, got f16");
   call = layer_norm();
   call.dgamma->shape = {7};
-  expect_refusal(call, Code::kBadShape, "dgamma: expected shape (8), got (7)");
+  expect_refusal(call, Code::kBadShape, "dgamma: expected 8 elements, one per column, got shape");
   call = layer_norm();
   call.mean->shape = {4, 2};
-  expect_refusal(call, Code::kBadShape, "mean: expected shape (4) or (4, 1), got (4, 2)");
+  expect_refusal(call, Code::kBadShape, "mean: expected 4 elements, one per row, got shape (4, 2)");
   call = layer_norm();
-  call.dx->strides = {16, 2};
-  expect_refusal(call, Code::kBadStrides, "dx: expected stride 1 on the last axis");
   call.dx->strides = {7, 1};
   expect_refusal(call, Code::kBadStrides, "dx: elements of an output overlap");
   BatchNormBackward bn = batch_norm();
-  bn.x.strides = {15, 1, 3};  // channels last, while dy and dx are not
-  expect_refusal(bn, Code::kBadStrides, "expected stride 1 along");
+  bn.mean.shape = {4};
+  expect_refusal(bn, Code::kBadShape, "mean: expected 3 elements, one per channel, got shape (4)");
+  bn = batch_norm();
+  bn.x.shape = bn.dy.shape = {12};
+  bn.dx->shape = {12};
+  expect_refusal(bn, Code::kBadShape, "x: expected 2 to 8 axes, got 1");
+  bn = batch_norm();
+  bn.gamma->dtype = DType::kI32;
+  expect_refusal(bn, Code::kBadDType, "gamma: expected f32, f16 or bf16, got i32");
+}
+
+TEST(NativeErrors, Axes) {
+  for (const int axes : {-1, 0, 3}) {
+    LayerNormBackward call = layer_norm();
+    call.normalized_axes = axes;
+    expect_refusal(call, Code::kBadArgument, "normalized_axes: expected 1 to 2");
+  }
+  for (const int axis : {-1, 3}) {
+    BatchNormBackward call = batch_norm();
+    call.channel_axis = axis;
+    expect_refusal(call, Code::kBadArgument, "channel_axis: expected 0 to 2");
+  }
+}
+
+// A copy of x would need more bytes than there are addresses; without one the call is fine.
+TEST(NativeErrors, CopiesBeyondMemory) {
+  const int64_t rows = int64_t{1} << 60;
+  const Tensor data{DType::kF16, {rows, 2}, {0, 1}}, row{DType::kF16, {rows}, {0}},
+      vector{DType::kF16, {2}};
+  RmsNormBackward call{.x = data, .dy = data, .spread = row, .dgamma = vector};
+  Plan plan;
+  EXPECT_TRUE(Plan::create(call, Device::kCpu, plan).ok());
+  call.x.strides = call.dy.strides = {0, 2};
+  expect_refusal(call, Code::kBadShape, "its copy needs more than 2^63 - 1 bytes of workspace");
 }
 
 TEST(NativeErrors, Devices) {
@@ -113,6 +143,9 @@ TEST(NativeErrors, EmptyPlanAndUnusedPointers) {
 TEST(NativeErrors, KernelNamesWhatRuns) {
   EXPECT_NE(Plan(layer_norm()).kernel().find(" rows"), std::string::npos);
   EXPECT_NE(Plan(batch_norm()).kernel().find(" planes"), std::string::npos);
+  LayerNormBackward call = layer_norm();
+  call.dy.strides = {1, 4};
+  EXPECT_NE(Plan(call).kernel().find(" rows, copy of dy"), std::string::npos);
 }
 
 }  // namespace

@@ -55,7 +55,14 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopBatchNormBackwardDescript
     };
     normgrad::Plan plan;
     if (infiniStatus_t status = make_plan(call, plan)) return status;
-    // After the library's checks: shapes come before strides.
+    const std::vector<int64_t>& shape = input->tensor.shape;
+    if (shape.size() != 3) {
+      return fail(INFINI_STATUS_BAD_TENSOR_SHAPE, "input: expected 3 dimensions (N, C, L), got %zu",
+                  shape.size());
+    }
+    for (int parameter = 3; parameter < 8; ++parameter) {
+      if (infiniStatus_t status = check_shape(operands[parameter], {{shape[1]}})) return status;
+    }
     for (int data = 0; data < 3 && !extended; ++data) {
       if (infiniStatus_t status = check_contiguous(operands[data])) return status;
     }

@@ -170,6 +170,34 @@ infiniStatus_t check_operands(infiniopHandle_t handle, InfiniopDescriptor** desc
   return INFINI_STATUS_SUCCESS;
 }
 
+infiniStatus_t check_shape(const Operand& operand,
+                           std::initializer_list<std::vector<int64_t>> shapes) {
+  if (!operand.desc) return INFINI_STATUS_SUCCESS;
+  const auto text = [](const std::vector<int64_t>& shape) {
+    std::string list;
+    for (const int64_t extent : shape) list += (list.empty() ? "" : ", ") + std::to_string(extent);
+    return "(" + list + ")";
+  };
+  std::string expected;
+  for (const std::vector<int64_t>& shape : shapes) {
+    if (operand.desc->tensor.shape == shape) return INFINI_STATUS_SUCCESS;
+    expected += (expected.empty() ? "" : " or ") + text(shape);
+  }
+  return fail(INFINI_STATUS_BAD_TENSOR_SHAPE, "%s: expected shape %s, got %s", operand.name,
+              expected.c_str(), text(operand.desc->tensor.shape).c_str());
+}
+
+infiniStatus_t check_last_axis(const Operand& operand) noexcept {
+  if (!operand.desc) return INFINI_STATUS_SUCCESS;
+  const Tensor& tensor = operand.desc->tensor;
+  if (tensor.strides.empty() || tensor.shape.back() <= 1 || tensor.strides.back() == 1) {
+    return INFINI_STATUS_SUCCESS;
+  }
+  return fail(INFINI_STATUS_BAD_TENSOR_STRIDES,
+              "%s: expected stride 1 in the last dimension, got %td", operand.name,
+              tensor.strides.back());
+}
+
 infiniStatus_t check_contiguous(const Operand& operand) noexcept {
   const Tensor& tensor = operand.desc->tensor;
   if (tensor.strides.empty()) return INFINI_STATUS_SUCCESS;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "error.hpp"
 #include "infiniop/handle.h"
@@ -79,8 +81,14 @@ struct Operand {
 infiniStatus_t check_operands(infiniopHandle_t handle, struct InfiniopDescriptor** desc_ptr,
                               std::span<const Operand> operands, bool one_dtype) noexcept;
 
-// BAD_TENSOR_STRIDES unless the tensor is contiguous; extents of 1 may have any stride.
+// The documents fix more than the library does: what operators check once it has made a plan.
+// BAD_TENSOR_SHAPE unless the tensor, if there, has one of these shapes.
+infiniStatus_t check_shape(const Operand& operand,
+                           std::initializer_list<std::vector<int64_t>> shapes);
+// BAD_TENSOR_STRIDES unless the tensor, if there, is contiguous, or is along its last axis; extents
+// of 1 may have any stride.
 infiniStatus_t check_contiguous(const Operand& operand) noexcept;
+infiniStatus_t check_last_axis(const Operand& operand) noexcept;
 
 // The rest of a Create function: plans the call, then hands the plan over as a descriptor.
 template <class Call>

@@ -46,6 +46,17 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopLayerNormBackwardDescript
     };
     normgrad::Plan plan;
     if (infiniStatus_t status = make_plan(call, plan)) return status;
+    const std::vector<int64_t>& shape = x_hat->tensor.shape;
+    for (const int parameter : {1, 2, 4}) {
+      if (infiniStatus_t status = check_shape(operands[parameter], {{shape.back()}})) return status;
+    }
+    const std::vector<int64_t> rows(shape.begin(), shape.end() - 1);
+    std::vector<int64_t> rows_kept = rows;
+    rows_kept.push_back(1);
+    if (infiniStatus_t status = check_shape(operands[6], {rows, rows_kept})) return status;
+    for (const int data : {0, 3, 5}) {
+      if (infiniStatus_t status = check_last_axis(operands[data])) return status;
+    }
     return publish_plan(plan, kLayerNorm, desc_ptr);
   });
 }

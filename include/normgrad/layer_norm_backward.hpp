@@ -1,4 +1,4 @@
-// The gradient of LayerNorm, y = x_hat * gamma + beta, over the last axis of x:
+// The gradient of LayerNorm, y = x_hat * gamma + beta, over the last axes of x:
 //
 //   g      = dy * gamma
 //   dx     = r * (g - mean(g) - x_hat * mean(g * x_hat))      means over the row
@@ -15,15 +15,19 @@
 
 namespace normgrad {
 
+// The normalized axes make the columns of a row, the axes before them the rows. Parameters have one
+// element per column and statistics one per row, in row-major order and in any shape: (2, 3),
+// (2, 3, 1) and (6) are the same to the rows of an x of (2, 3, 512).
 struct LayerNormBackward {
   Tensor x;                          // 1 to 8 axes; x_hat when statistics == kXHatStd
   Tensor dy;                         // shape and type of x
-  std::optional<Tensor> gamma = {};  // (cols); absent: ones
+  std::optional<Tensor> gamma = {};  // per column; absent: ones
   Statistics statistics = Statistics::kMeanRstd;
-  std::optional<Tensor> mean = {};  // shape of x without its last axis, or with that axis 1
-  Tensor spread;                    // likewise: standard deviation, rstd or variance
+  std::optional<Tensor> mean = {};  // per row
+  Tensor spread;                    // per row: standard deviation, rstd or variance
   double eps = 0;                   // added to the variance; kMeanVariance only
-  std::optional<Tensor> dx = {};    // an absent output is not computed
+  int normalized_axes = 1;          // how many of x's last axes
+  std::optional<Tensor> dx = {};    // shape of x; an absent output is not computed
   std::optional<Tensor> dgamma = {};
   std::optional<Tensor> dbeta = {};
   OperandNames names = {};

@@ -14,6 +14,8 @@ namespace normgrad {
 struct LayerNormBackward;
 struct RmsNormBackward;
 struct BatchNormBackward;
+struct BatchNormReduceBackward;
+struct BatchNormElementwiseBackward;
 
 enum class Device { kCpu, kCuda };
 
@@ -29,6 +31,10 @@ struct Buffers {
   void* dx = nullptr;
   void* dgamma = nullptr;
   void* dbeta = nullptr;
+  // Of a BatchNorm in two steps: the first writes the sums, the second reads them.
+  void* sum_dy = nullptr;
+  void* sum_dy_xmu = nullptr;
+  const void* count = nullptr;
 };
 
 // What error sentences call the arguments; a front end with other names sets its own. The plan
@@ -42,6 +48,9 @@ struct OperandNames {
   const char* dx = "dx";
   const char* dgamma = "dgamma";
   const char* dbeta = "dbeta";
+  const char* sum_dy = "sum_dy";
+  const char* sum_dy_xmu = "sum_dy_xmu";
+  const char* count = "count";
   const char* eps = "eps";
 };
 
@@ -54,16 +63,22 @@ class NORMGRAD_EXPORT Plan {
   explicit Plan(const LayerNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const RmsNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const BatchNormBackward& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNormReduceBackward& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNormElementwiseBackward& call, Device device = Device::kCpu);
 
   // The same without exceptions: `plan` is changed only on success.
   static Status create(const LayerNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const RmsNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const BatchNormBackward& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNormReduceBackward& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNormElementwiseBackward& call, Device device,
+                       Plan& plan) noexcept;
 
   // Bytes of workspace that execute needs: device memory, any content, any alignment.
   size_t workspace_size() const noexcept;
 
-  // "cpu:avx3 rows": the implementation and kernel that will run.
+  // "cpu:avx3 rows, copy of x": the implementation, the kernel that will run and, if any, the
+  // operands that pass through workspace.
   std::string kernel() const;
 
   // Overwrites the outputs. Allocates nothing, waits for nothing; on a GPU the work is queued on

@@ -7,13 +7,24 @@
 
 namespace normgrad {
 
-enum class DType { kF32, kF16, kBF16 };
+enum class DType {
+  kF32,
+  kF16,
+  kBF16,
+  kI32,  // for counts only
+};
 
-constexpr size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr size_t size_of(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 ? 2 : 4;
+}
 constexpr const char* name_of(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "i32"};
+  return kNames[static_cast<int>(dtype)];
 }
 
+// Any strides will do. Layouts that kernels walk without a detour: rows (the normalized axes of
+// LayerNorm and RMSNorm) without gaps, and BatchNorm tensors whose spatial axes, or channels, lie
+// side by side. Others pass through workspace on their way.
 struct Tensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;

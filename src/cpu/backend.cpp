@@ -32,7 +32,7 @@ Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& 
 
 template <int64_t kTarget>
 constexpr Backend make_backend(const char* name) {
-  return {name, Device::kCpu, &choose_rows<kTarget>, &choose_channels<kTarget>};
+  return {name, Device::kCpu, &choose_rows<kTarget>, &choose_channels<kTarget>, &copy};
 }
 
 constexpr struct {

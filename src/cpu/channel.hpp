@@ -16,7 +16,18 @@ struct ChannelSums {
 
 // Frozen statistics need no sums but for the parameter gradients.
 inline bool needs_sums(const ChannelsProblem& problem) {
+  if (problem.step == ChannelsStep::kElementwise) return false;
   return !problem.frozen || problem.dgamma.present || problem.dbeta.present;
+}
+
+// Elements per channel of the whole batch.
+inline double batch_elements(const ChannelsProblem& problem, const Buffers& buffers) {
+  if (problem.step != ChannelsStep::kElementwise) {
+    return static_cast<double>(problem.samples * problem.length);
+  }
+  double count = 0;
+  for (int64_t i = 0; i < problem.counts; ++i) count += load_value(problem.count, buffers.count, i);
+  return count;
 }
 
 // dx = gain * (dy - c1 - x_hat * c2), gain = gamma * r; frozen: gain * dy.
@@ -47,47 +58,61 @@ inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffe
   return channel;
 }
 
-// dgamma and dbeta of a channel in float64 throughout, for the few that float32 does not serve.
-struct ParameterGradients {
-  double dgamma = 0, dbeta = 0;
+// The sums of a channel in float64 throughout, for the few that float32 does not serve.
+struct WideSums {
+  double dy = 0, dy_xmu = 0;
+  double dy_x_hat = 0;
 };
 template <class T>
-ParameterGradients wide_gradients(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                                  const Normalizer& normalizer) {
+WideSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                   const Normalizer& normalizer) {
   const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
   const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
-  ParameterGradients sums;
+  WideSums sums;
   for (int64_t n = 0; n < problem.samples; ++n) {
     for (int64_t l = 0; l < problem.length; ++l) {
       const double dy_value = widen(dy[n * problem.dy.sample + l * problem.dy.position]);
       const double x_value = widen(x[n * problem.x.sample + l * problem.x.position]);
-      sums.dgamma += dy_value * normalizer.x_hat(x_value);
-      sums.dbeta += dy_value;
+      sums.dy += dy_value;
+      sums.dy_xmu += dy_value * (x_value - normalizer.mean);
+      sums.dy_x_hat += dy_value * normalizer.x_hat(x_value);
     }
   }
   return sums;
 }
 
-// From the channel's sums: its parameter gradients, and the scalars for dx.
+// From the channel's sums: what is made of them, and the scalars for dx. `elements`: of the whole
+// batch.
 template <class T>
 void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                    const ChannelSums& sums, Channel& channel) {
+                    const ChannelSums& sums, double elements, Channel& channel) {
   const Normalizer& n = channel.normalizer;
   channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
-  ParameterGradients gradients;  // sums over nothing are 0, whatever the statistics of nothing are
-  const double count = static_cast<double>(problem.samples * problem.length);
-  if (count > 0 && needs_sums(problem)) {
-    gradients = {n.scale * sums.dy_centred, sums.dy};
-    if (n.zero || !is_safe(n.scale) ||
-        !are_safe(gradients.dbeta / count, gradients.dgamma / count)) {
-      gradients = wide_gradients<T>(problem, buffers, c, n);
-      channel.wide = channel.wide || !problem.frozen;  // frozen, x must not change a bit of dx
-    }
-    channel.c1 = gradients.dbeta / count;
-    channel.c2 = gradients.dgamma / count;
+  WideSums total;  // sums over nothing are 0, whatever the statistics of nothing are
+  if (problem.step == ChannelsStep::kElementwise) {
+    total.dy = load_value(problem.sum_dy, buffers.sum_dy, c);
+    total.dy_x_hat = n.zero ? 0 : n.scale * load_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c);
+  } else if (elements > 0 && needs_sums(problem)) {
+    total = {sums.dy, sums.dy_centred, n.scale * sums.dy_centred};
   }
-  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, gradients.dgamma);
-  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, gradients.dbeta);
+  const bool summed = elements > 0 && (needs_sums(problem) || !problem.frozen);
+  if (summed &&
+      (n.zero || !is_safe(n.scale) || !are_safe(total.dy / elements, total.dy_x_hat / elements))) {
+    if (needs_sums(problem)) total = wide_sums<T>(problem, buffers, c, n);
+    channel.wide = channel.wide || !problem.frozen;  // frozen, x must not change a bit of dx
+  }
+  if (summed) {
+    channel.c1 = total.dy / elements;
+    channel.c2 = total.dy_x_hat / elements;
+  }
+  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, total.dy_x_hat);
+  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, total.dy);
+  if (problem.step == ChannelsStep::kReduce) {
+    if (problem.sum_dy.present) store_value(problem.sum_dy, buffers.sum_dy, c, total.dy);
+    if (problem.sum_dy_xmu.present) {
+      store_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, total.dy_xmu);
+    }
+  }
   channel.scalars = {static_cast<float>(n.mean), static_cast<float>(n.scale),
                      static_cast<float>(channel.gain), static_cast<float>(channel.c1),
                      static_cast<float>(channel.c2)};

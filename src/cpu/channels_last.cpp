@@ -92,7 +92,10 @@ class ChannelsLastRun {
  public:
   ChannelsLastRun(const ChannelsProblem& problem, const Buffers& buffers,
                   const ChannelsLastWorkspace& workspace)
-      : problem_(problem), buffers_(buffers), w_(workspace) {}
+      : problem_(problem),
+        buffers_(buffers),
+        w_(workspace),
+        elements_(batch_elements(problem, buffers)) {}
 
   void start() const {
     for (int64_t c = 0; c < problem_.channels; ++c) {
@@ -131,7 +134,7 @@ class ChannelsLastRun {
     for (int64_t c = begin; c < end; ++c) {
       ChannelSums sums;
       if (summed) sums = {tree.result(0)[w_.padded + c], tree.result(0)[c]};
-      finish_channel<T>(problem_, buffers_, c, sums, w_.channels[c]);
+      finish_channel<T>(problem_, buffers_, c, sums, elements_, w_.channels[c]);
       const Scalars& s = w_.channels[c].scalars;
       w_.scale[c] = s.scale;
       w_.gain[c] = s.r;
@@ -206,6 +209,7 @@ class ChannelsLastRun {
   const ChannelsProblem& problem_;
   const Buffers& buffers_;
   const ChannelsLastWorkspace& w_;
+  const double elements_;
 };
 
 template <class T>

@@ -17,6 +17,7 @@ struct BF16 {
 };
 
 inline double widen(float value) { return value; }
+inline double widen(int32_t value) { return value; }
 inline double widen(F16 value) { return f32_from_f16(value.bits); }
 inline double widen(BF16 value) { return f32_from_bf16(value.bits); }
 
@@ -53,6 +54,7 @@ decltype(auto) with_type(DType dtype, const Function& function) {
 }
 
 inline double load_value(DType dtype, const void* data, int64_t index) {
+  if (dtype == DType::kI32) return widen(static_cast<const int32_t*>(data)[index]);
   return with_type(
       dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[index]); });
 }

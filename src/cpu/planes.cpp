@@ -119,7 +119,11 @@ template <class T>
 class PlanesRun {
  public:
   PlanesRun(const ChannelsProblem& problem, const Buffers& buffers, void* memory)
-      : problem_(problem), buffers_(buffers), workspace_(problem, memory), pieces_(problem) {}
+      : problem_(problem),
+        buffers_(buffers),
+        workspace_(problem, memory),
+        pieces_(problem),
+        elements_(batch_elements(problem, buffers)) {}
 
   int64_t pieces() const { return pieces_.count(); }
 
@@ -152,7 +156,8 @@ class PlanesRun {
         s[i].dy_centred += s[i + step].dy_centred;
       }
     }
-    finish_channel<T>(problem_, buffers_, c, summed ? s[0] : ChannelSums{}, workspace_.channels[c]);
+    finish_channel<T>(problem_, buffers_, c, summed ? s[0] : ChannelSums{}, elements_,
+                      workspace_.channels[c]);
   }
 
   void dx_piece(int64_t c, int64_t piece) const {
@@ -186,6 +191,7 @@ class PlanesRun {
   const Buffers& buffers_;
   const PlanesWorkspace workspace_;
   const Pieces pieces_;
+  const double elements_;
 };
 
 template <class T>

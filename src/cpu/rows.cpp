@@ -253,7 +253,7 @@ class RowsRun {
       }
     }
     const Normalizer& n = row.normalizer;
-    const double c1 = from_x ? 0 : mean(sums.first);
+    const double c1 = is_rms(problem_.statistics) ? 0 : mean(sums.first);
     const double c2 = n.scale * mean(sums.g_centred);
     row.scalars = {static_cast<float>(n.mean), static_cast<float>(n.scale), static_cast<float>(n.r),
                    static_cast<float>(c1), static_cast<float>(c2)};
@@ -279,6 +279,7 @@ class RowsRun {
   Normalizer given_statistics(const RowCursor& cursor) const {
     const double spread = load_value(problem_.spread.dtype, buffers_.spread, cursor.spread);
     if (problem_.statistics == RowStatistics::kXHatStd) return Normalizer::from_std(spread);
+    if (problem_.statistics == RowStatistics::kRstd) return Normalizer::from_rstd(0, spread);
     const double mean = load_value(problem_.mean.dtype, buffers_.mean, cursor.mean);
     if (problem_.statistics == RowStatistics::kMeanRstd) return Normalizer::from_rstd(mean, spread);
     return Normalizer::from_variance(mean, spread + problem_.eps);
@@ -300,7 +301,7 @@ class RowsRun {
       sum_g += g;
       sum_g_x_hat += g * n.x_hat(widen(row.x[c]));
     }
-    const double c1 = problem_.statistics == RowStatistics::kFromX ? 0 : mean(sum_g);
+    const double c1 = is_rms(problem_.statistics) ? 0 : mean(sum_g);
     const double c2 = mean(sum_g_x_hat);
     for (int64_t c = 0; c < problem_.cols; ++c) {
       const double g = widen(row.dy[c]) * workspace_.gamma[c];

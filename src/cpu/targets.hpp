@@ -17,6 +17,9 @@ Launch<RowsProblem> rows_launch(int64_t target);
 Launch<ChannelsProblem> planes_launch(int64_t target);
 Launch<ChannelsProblem> channels_last_launch(int64_t target);
 
+// Without vectors: it waits for memory.
+Status copy(const CopyProblem& problem, const void* from, void* to, void* stream);
+
 // Bytes of workspace they need.
 size_t rows_workspace(const RowsProblem& problem);
 size_t planes_workspace(const ChannelsProblem& problem);

@@ -22,6 +22,7 @@ struct Backend {
   Device device;
   Status (*rows)(const RowsProblem&, Kernel<RowsProblem>&);
   Status (*channels)(const ChannelsProblem&, Kernel<ChannelsProblem>&);
+  Status (*copy)(const CopyProblem&, const void* from, void* to, void* stream);
 };
 
 inline constexpr size_t kWorkspaceAlignment = 64;

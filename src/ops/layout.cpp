@@ -97,6 +97,53 @@ std::string to_string(const std::vector<int64_t>& values) {
   return text + ")";
 }
 
+View contiguous_view(DType dtype, std::span<const int64_t> shape) {
+  View view{dtype, static_cast<int>(shape.size())};
+  int64_t stride = 1;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    view.extents[axis] = shape[axis];
+    view.strides[axis] = stride;
+    stride *= std::max<int64_t>(shape[axis], 1);
+  }
+  return view;
+}
+
+View view_of(const Tensor& tensor) {
+  View view{tensor.dtype, static_cast<int>(tensor.shape.size())};
+  std::copy(tensor.shape.begin(), tensor.shape.end(), view.extents.begin());
+  std::copy(tensor.strides.begin(), tensor.strides.end(), view.strides.begin());
+  return view;
+}
+
+bool reshape(const View& from, std::span<const int64_t> shape, View& to) {
+  to = contiguous_view(from.dtype, shape);
+  // The view with the fewest axes, innermost first: axes without a gap between them are one.
+  Extent::Axis runs[kMaxRank];
+  int count = 0;
+  for (int axis = from.rank; axis-- > 0;) {
+    const int64_t n = from.extents[axis], stride = from.strides[axis];
+    if (n == 0) return true;
+    if (n == 1) continue;
+    if (count > 0 && static_cast<__int128>(runs[count - 1].stride) * runs[count - 1].extent ==
+                         static_cast<__int128>(stride)) {
+      runs[count - 1].extent *= n;
+    } else {
+      runs[count++] = {n, stride};
+    }
+  }
+  // Each axis of the shape takes its share of one run.
+  int run = 0;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    if (shape[axis] == 1) continue;
+    if (runs[run].extent % shape[axis] != 0) return false;
+    to.strides[axis] = runs[run].stride;
+    runs[run].extent /= shape[axis];
+    runs[run].stride *= shape[axis];
+    if (runs[run].extent == 1) ++run;
+  }
+  return true;
+}
+
 Status check_shape(const char* name, Tensor& tensor) {
   if (tensor.shape.size() > kMaxRank) {
     return bad_shape(name, "expected at most " + std::to_string(kMaxRank) + " axes, got " +

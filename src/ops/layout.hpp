@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,24 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
 
 // "(8, 512)"
 std::string to_string(const std::vector<int64_t>& values);
+
+// A tensor as a kernel sees it: as Tensor, with strides always there and nothing allocated.
+struct View {
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<int64_t, kMaxRank> extents{};
+  std::array<int64_t, kMaxRank> strides{};
+};
+
+// The view of row-major elements without gaps.
+View contiguous_view(DType dtype, std::span<const int64_t> shape);
+
+// The tensor as it is; its strides are filled in.
+View view_of(const Tensor& tensor);
+
+// Shows the elements of a view, in row-major order, in another shape of as many elements. False
+// where no strides can do that.
+bool reshape(const View& from, std::span<const int64_t> shape, View& to);
 
 // Fills in contiguous strides, then checks rank and extents (kBadShape), and strides: their number,
 // that no offset overflows, and that no element of an output has the place of another

@@ -7,19 +7,23 @@
 namespace normgrad {
 
 Status check_types(const Operands& operands) {
-  for (const Operand* operand : {&operands.dy, &operands.dx}) {
-    if (operand->present && operand->tensor.dtype != operands.x.tensor.dtype) {
-      return {Code::kBadDType, std::string(operand->name) + ": expected " +
-                                   name_of(operands.x.tensor.dtype) + " like " + operands.x.name +
-                                   ", got " + name_of(operand->tensor.dtype)};
+  for (const Role& role : kRoles) {
+    const Operand& operand = operands.*role.operand;
+    const DType dtype = operand.tensor.dtype;
+    if (operand.present && dtype == DType::kI32 && &operand != &operands.count) {
+      return {Code::kBadDType, std::string(operand.name) + ": expected f32, f16 or bf16, got i32"};
     }
   }
-  return {};
+  const DType expected = operands.x.tensor.dtype, dy = operands.dy.tensor.dtype;
+  if (dy == expected) return {};
+  return {Code::kBadDType, std::string(operands.dy.name) + ": expected " + name_of(expected) +
+                               " like " + operands.x.name + ", got " + name_of(dy)};
 }
 
 Status check_shapes(Operands& operands) {
-  for (Operand* operand : operands.all()) {
-    if (operand->present) NORMGRAD_RETURN_IF_ERROR(check_shape(operand->name, operand->tensor));
+  for (const Role& role : kRoles) {
+    Operand& operand = operands.*role.operand;
+    if (operand.present) NORMGRAD_RETURN_IF_ERROR(check_shape(operand.name, operand.tensor));
   }
   for (const Operand* operand : {&operands.dy, &operands.dx}) {
     const std::vector<int64_t>& shape = operands.x.tensor.shape;
@@ -31,38 +35,52 @@ Status check_shapes(Operands& operands) {
   return {};
 }
 
-Status expect_shape(const Operand& operand, const std::vector<int64_t>& shape) {
-  if (!operand.present || operand.tensor.shape == shape) return {};
-  return {Code::kBadShape, std::string(operand.name) + ": expected shape " + to_string(shape) +
-                               ", got " + to_string(operand.tensor.shape)};
-}
-
 Status check_strides(Operands& operands) {
-  for (Operand* operand : operands.all()) {
-    if (!operand->present) continue;
+  for (const Role& role : kRoles) {
+    Operand& operand = operands.*role.operand;
+    if (!operand.present) continue;
     NORMGRAD_RETURN_IF_ERROR(
-        check_strides(operand->name, operand->tensor, operand->output, operand->extent));
+        check_strides(operand.name, operand.tensor, operand.output, operand.extent));
   }
   return {};
 }
 
-Vector vector_of(const Operand& operand) {
+Status expect_count(const Operand& operand, int64_t count, const char* what) {
   if (!operand.present) return {};
-  return {true, operand.tensor.dtype, operand.tensor.strides[0]};
+  int64_t elements = 1;
+  for (const int64_t extent : operand.tensor.shape) elements *= extent;
+  if (elements == count) return {};
+  return {Code::kBadShape, std::string(operand.name) + ": expected " + std::to_string(count) +
+                               " elements, one per " + what + ", got shape " +
+                               to_string(operand.tensor.shape)};
 }
 
 Status check_eps(const char* name, double eps, bool used) {
-  char value[32];
-  std::snprintf(value, sizeof value, "%g", eps);
-  if (!std::isfinite(eps) || eps < 0) {
-    return {Code::kBadArgument, std::string(name) + ": expected a finite value >= 0, got " + value};
-  }
-  if (eps != 0 && !used) {
-    return {Code::kBadArgument,
-            std::string(name) + ": expected 0, since these statistics contain it already, got " +
-                value};
-  }
+  const auto refuse = [&](const char* expected) -> Status {
+    char value[32];
+    std::snprintf(value, sizeof value, "%g", eps);
+    return {Code::kBadArgument, std::string(name) + ": expected " + expected + ", got " + value};
+  };
+  if (!std::isfinite(eps) || eps < 0) return refuse("a finite value >= 0");
+  if (eps != 0 && !used) return refuse("0, since these statistics contain it already");
   return {};
+}
+
+DType data_type(const Operands& operands) {
+  const DType x = operands.x.tensor.dtype;
+  return operands.dx.present && operands.dx.tensor.dtype != x ? DType::kF32 : x;
+}
+
+void see(Operand& operand, DType dtype, std::span<const int64_t> shape) {
+  operand.staged =
+      !reshape(view_of(operand.tensor), shape, operand.view) || operand.tensor.dtype != dtype;
+  if (operand.staged) operand.view = contiguous_view(dtype, shape);
+}
+
+Vector see_vector(Operand& operand, int64_t size) {
+  if (!operand.present) return {};
+  see(operand, operand.tensor.dtype, {&size, 1});
+  return {true, operand.view.dtype, operand.view.strides[0]};
 }
 
 }  // namespace normgrad

@@ -12,36 +12,38 @@ namespace normgrad {
 namespace {
 
 struct Bound {
-  const Operand& operand;
+  const Operand* operand;
   const void* data;
-
-  bool used() const { return operand.present && operand.extent.elements > 0; }
 };
 
-using BoundOperands = std::array<Bound, 8>;
+// The operands that have elements, with their pointers.
+class BoundOperands {
+ public:
+  BoundOperands(const Operands& operands, const Buffers& buffers) {
+    for (const Role& role : kRoles) {
+      const Operand& operand = operands.*role.operand;
+      if (!operand.present || operand.extent.elements == 0) continue;
+      bound_[count_++] = {&operand, role.data(buffers)};
+    }
+  }
+  const Bound* begin() const { return bound_.data(); }
+  const Bound* end() const { return bound_.data() + count_; }
 
-BoundOperands bind_data(const Operands& o, const Buffers& b) {
-  return {{{o.x, b.x},
-           {o.dy, b.dy},
-           {o.gamma, b.gamma},
-           {o.mean, b.mean},
-           {o.spread, b.spread},
-           {o.dx, b.dx},
-           {o.dgamma, b.dgamma},
-           {o.dbeta, b.dbeta}}};
-}
+ private:
+  std::array<Bound, kRoles.size()> bound_;
+  size_t count_ = 0;
+};
 
 Status check_pointers(const BoundOperands& operands) {
   for (const Bound& bound : operands) {
-    if (!bound.used()) continue;
     if (bound.data == nullptr) {
-      return {Code::kNullPointer, std::string(bound.operand.name) + ": expected data, got null"};
+      return {Code::kNullPointer, std::string(bound.operand->name) + ": expected data, got null"};
     }
-    const size_t size = size_of(bound.operand.tensor.dtype);
+    const size_t size = size_of(bound.operand->tensor.dtype);
     if (reinterpret_cast<uintptr_t>(bound.data) % size != 0) {
       char address[32];
       std::snprintf(address, sizeof address, "%p", bound.data);
-      return {Code::kBadArgument, std::string(bound.operand.name) +
+      return {Code::kBadArgument, std::string(bound.operand->name) +
                                       ": expected a pointer aligned to its " +
                                       std::to_string(size) + "-byte elements, got " + address};
     }
@@ -51,6 +53,7 @@ Status check_pointers(const BoundOperands& operands) {
 
 // Strides of axes of extent 1 say nothing.
 bool same_layout(const Tensor& a, const Tensor& b) {
+  if (a.dtype != b.dtype) return false;
   for (size_t axis = 0; axis < a.shape.size(); ++axis) {
     if (a.shape[axis] > 1 && a.strides[axis] != b.strides[axis]) return false;
   }
@@ -59,18 +62,18 @@ bool same_layout(const Tensor& a, const Tensor& b) {
 
 // dx may lie exactly on dy or on x: kernels read each element of both before they write it.
 bool in_place(const Operands& o, const Bound& a, const Bound& b) {
-  return &a.operand == &o.dx && (&b.operand == &o.dy || &b.operand == &o.x) && a.data == b.data &&
-         same_layout(a.operand.tensor, b.operand.tensor);
+  return a.operand == &o.dx && (b.operand == &o.dy || b.operand == &o.x) && a.data == b.data &&
+         same_layout(a.operand->tensor, b.operand->tensor);
 }
 
 Status check_overlaps(const Operands& o, const BoundOperands& operands) {
   for (const Bound& output : operands) {
-    if (!output.operand.output || !output.used()) continue;
+    if (!output.operand->output) continue;
     for (const Bound& other : operands) {
-      if (&other == &output || !other.used() || in_place(o, output, other)) continue;
-      if (overlap(output.operand.extent, output.data, other.operand.extent, other.data)) {
-        return {Code::kBadArgument, std::string(output.operand.name) + ": overlaps " +
-                                        other.operand.name + " in memory"};
+      if (&other == &output || in_place(o, output, other)) continue;
+      if (overlap(output.operand->extent, output.data, other.operand->extent, other.data)) {
+        return {Code::kBadArgument, std::string(output.operand->name) + ": overlaps " +
+                                        other.operand->name + " in memory"};
       }
     }
   }
@@ -92,9 +95,9 @@ Status check_workspace(const BoundOperands& operands, const void* workspace, siz
   Extent extent;
   extent.elements = extent.high = extent.run = static_cast<int64_t>(needed);
   for (const Bound& bound : operands) {
-    if (bound.used() && overlap(extent, workspace, bound.operand.extent, bound.data)) {
+    if (overlap(extent, workspace, bound.operand->extent, bound.data)) {
       return {Code::kBadArgument,
-              std::string("workspace: overlaps ") + bound.operand.name + " in memory"};
+              std::string("workspace: overlaps ") + bound.operand->name + " in memory"};
     }
   }
   return {};
@@ -127,6 +130,12 @@ Status Plan::create(const RmsNormBackward& call, Device device, Plan& plan) noex
 Status Plan::create(const BatchNormBackward& call, Device device, Plan& plan) noexcept {
   return make(call, device, plan);
 }
+Status Plan::create(const BatchNormReduceBackward& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const BatchNormElementwiseBackward& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
 
 Plan::Plan(const LayerNormBackward& call, Device device) {
   throw_if_error(make(call, device, *this));
@@ -135,6 +144,12 @@ Plan::Plan(const RmsNormBackward& call, Device device) {
   throw_if_error(make(call, device, *this));
 }
 Plan::Plan(const BatchNormBackward& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+Plan::Plan(const BatchNormReduceBackward& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+Plan::Plan(const BatchNormElementwiseBackward& call, Device device) {
   throw_if_error(make(call, device, *this));
 }
 
@@ -149,7 +164,7 @@ Status Plan::execute(const Buffers& buffers, void* workspace, size_t size,
                      void* stream) const noexcept try {
   if (!impl_) return {Code::kBadArgument, "plan: is empty"};
   if (!impl_->launch) return {};
-  const BoundOperands operands = bind_data(impl_->operands, buffers);
+  const BoundOperands operands(impl_->operands, buffers);
   NORMGRAD_RETURN_IF_ERROR(check_pointers(operands));
   NORMGRAD_RETURN_IF_ERROR(check_workspace(operands, workspace, size, workspace_size()));
   NORMGRAD_RETURN_IF_ERROR(check_overlaps(impl_->operands, operands));

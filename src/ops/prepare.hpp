@@ -7,6 +7,7 @@
 #include "normgrad/plan.hpp"
 #include "ops/backend.hpp"
 #include "ops/operands.hpp"
+#include "ops/staging.hpp"
 
 namespace normgrad {
 
@@ -21,9 +22,12 @@ struct Prepared {
 Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const RmsNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared);
+Status prepare(const BatchNormReduceBackward& call, Device device, Prepared& prepared);
+Status prepare(const BatchNormElementwiseBackward& call, Device device, Prepared& prepared);
 
 // LayerNorm and RMSNorm from the operands on: a problem of rows.
-Status prepare_rows(RowStatistics statistics, double eps, Device device, Prepared& prepared);
+Status prepare_rows(RowStatistics statistics, double eps, int normalized_axes, Device device,
+                    Prepared& prepared);
 
 // Takes the kernel that one entry of the backend's table offers for the problem. `empty`: there is
 // nothing to write, so the plan gets no kernel.
@@ -37,9 +41,15 @@ Status bind(Status (*Backend::*choose)(const Problem&, Kernel<Problem>&), const 
   prepared.kernel = std::string(backend->name) + " " + kernel.name;
   if (empty) return {};
   prepared.workspace = kernel.workspace;
-  prepared.launch = [problem, launch = kernel.launch](const Buffers& buffers, void* workspace,
-                                                      void* stream) {
-    return launch(problem, buffers, workspace, stream);
+  Staging staging;
+  NORMGRAD_RETURN_IF_ERROR(staging.plan(prepared.operands, prepared.workspace, prepared.kernel));
+  prepared.launch = [problem, launch = kernel.launch, staging = std::move(staging),
+                     copy = backend->copy](const Buffers& buffers, void* workspace,
+                                           void* stream) -> Status {
+    Buffers seen = buffers;
+    NORMGRAD_RETURN_IF_ERROR(staging.copy_in(copy, seen, workspace, stream));
+    NORMGRAD_RETURN_IF_ERROR(launch(problem, seen, workspace, stream));
+    return staging.copy_out(copy, buffers, workspace, stream);
   };
   return {};
 }

@@ -1,5 +1,5 @@
-// The two canonical problems. Every call of every front end is reduced to one of them, so a backend
-// knows nothing of operators, ranks or dialects. Strides are in elements.
+// The canonical problems: two that compute, and a copy. Every call of every front end is reduced to
+// them, so a backend knows nothing of operators, ranks or dialects. Strides are in elements.
 #pragma once
 
 #include <array>
@@ -21,7 +21,13 @@ enum class RowStatistics {
   kMeanRstd,
   kMeanVariance,
   kFromX,  // RMSNorm: no mean, r = 1 / sqrt(mean(x^2) + eps) of the row itself
+  kRstd,   // RMSNorm: no mean, r = spread
 };
+
+// RMSNorm does not subtract a mean, so its gradient has no mean(g).
+inline bool is_rms(RowStatistics statistics) {
+  return statistics == RowStatistics::kFromX || statistics == RowStatistics::kRstd;
+}
 
 // LayerNorm and RMSNorm: rows x cols, the columns contiguous. The rows are the points of a grid of
 // at most kMaxLead axes (the leading axes, merged where all tensors allow it: nearly always into
@@ -47,6 +53,13 @@ struct RowsProblem {
   Vector gamma, dgamma, dbeta;
 };
 
+// Whether a BatchNorm is done at once or in its two steps.
+enum class ChannelsStep {
+  kAll,
+  kReduce,       // the channels' sums and parameter gradients; no dx
+  kElementwise,  // dx from given sums
+};
+
 // BatchNorm: samples x channels x length, contiguous along the length or along the channels.
 struct ChannelsProblem {
   struct Strides {
@@ -62,6 +75,10 @@ struct ChannelsProblem {
   bool frozen = false;
   bool has_dx = false;
   Vector gamma, dgamma, dbeta;
+  ChannelsStep step = ChannelsStep::kAll;
+  Vector sum_dy, sum_dy_xmu;  // written by kReduce, read by kElementwise
+  Vector count;               // kElementwise: `counts` numbers of elements per channel
+  int64_t counts = 0;
 
   // Whether x, dy and dx (if there) all step by 1 along the axis.
   bool contiguous_along_length() const { return length <= 1 || all_unit(&Strides::position); }
@@ -71,6 +88,17 @@ struct ChannelsProblem {
   bool all_unit(int64_t Strides::*stride) const {
     return x.*stride == 1 && dy.*stride == 1 && (!has_dx || dx.*stride == 1);
   }
+};
+
+// A tensor on its way into the workspace or out of it, axis by axis. Either both types are the
+// same, or one is float32.
+struct CopyProblem {
+  static constexpr int kMaxRank = 8;
+  using Axes = std::array<int64_t, kMaxRank>;
+
+  DType from_dtype = DType::kF32, to_dtype = DType::kF32;
+  int rank = 0;
+  Axes extents{}, from{}, to{};
 };
 
 }  // namespace normgrad

@@ -6,30 +6,47 @@
 namespace normgrad {
 namespace {
 
-// The shape of x without its last axis, or with that axis 1.
-Status check_row_scalar(const Operand& operand, const std::vector<int64_t>& shape) {
-  if (!operand.present) return {};
-  std::vector<int64_t> leading(shape.begin(), shape.end() - 1);
-  std::vector<int64_t> kept = leading;
-  kept.push_back(1);
-  if (operand.tensor.shape == leading || operand.tensor.shape == kept) return {};
-  return {Code::kBadShape, std::string(operand.name) + ": expected shape " + to_string(leading) +
-                               " or " + to_string(kept) + ", got " +
-                               to_string(operand.tensor.shape)};
-}
+// How the axes of x split into rows and columns.
+struct Split {
+  std::vector<int64_t> leading;
+  int64_t rows = 1, cols = 1;
 
-Status check_last_axis(const Operand& operand) {
-  if (!operand.present || operand.tensor.shape.back() <= 1 || operand.tensor.strides.back() == 1) {
-    return {};
+  Split(const std::vector<int64_t>& shape, int normalized_axes)
+      : leading(shape.begin(), shape.end() - normalized_axes) {
+    for (const int64_t extent : leading) rows *= extent;
+    for (size_t axis = leading.size(); axis < shape.size(); ++axis) cols *= shape[axis];
   }
-  return {Code::kBadStrides, std::string(operand.name) +
-                                 ": expected stride 1 on the last axis, got strides " +
-                                 to_string(operand.tensor.strides)};
+};
+
+Status check_axes(const Operand& x, int normalized_axes) {
+  const int rank = static_cast<int>(x.tensor.shape.size());
+  if (rank == 0) return {Code::kBadShape, std::string(x.name) + ": expected 1 to 8 axes, got 0"};
+  if (normalized_axes >= 1 && normalized_axes <= rank) return {};
+  return {Code::kBadArgument, "normalized_axes: expected 1 to " + std::to_string(rank) +
+                                  ", the axes of " + x.name + ", got " +
+                                  std::to_string(normalized_axes)};
 }
 
-// Writes the leading axes of x into the problem, outermost first. Axes of extent 1 are dropped, and
-// an axis joins its inner neighbour where every tensor steps over the neighbour without a gap.
-void merge_leading_axes(const Operands& operands, RowsProblem& problem) {
+// Kernels walk along rows without gaps.
+void see_rows(Operand& operand, DType dtype, const Split& split) {
+  if (!operand.present) return;
+  std::vector<int64_t> shape = split.leading;
+  shape.push_back(split.cols);
+  see(operand, dtype, shape);
+  const int64_t step = operand.view.strides[shape.size() - 1];
+  if (split.cols > 1 && step != 1) {
+    operand.staged = true;
+    operand.view = contiguous_view(dtype, shape);
+  }
+}
+
+void see_row_scalar(Operand& operand, const Split& split) {
+  if (operand.present) see(operand, operand.tensor.dtype, split.leading);
+}
+
+// Writes the leading axes into the problem, outermost first. Axes of extent 1 are dropped, and an
+// axis joins its inner neighbour where every tensor steps over the neighbour without a gap.
+void merge_leading_axes(const Operands& operands, const Split& split, RowsProblem& problem) {
   struct Source {
     const Operand& operand;
     RowsProblem::LeadStrides& strides;
@@ -39,21 +56,21 @@ void merge_leading_axes(const Operands& operands, RowsProblem& problem) {
                             {operands.dx, problem.dx},
                             {operands.mean, problem.mean.lead},
                             {operands.spread, problem.spread.lead}};
-  const std::vector<int64_t>& shape = operands.x.tensor.shape;
   int rank = 0;
-  for (size_t axis = 0; axis + 1 < shape.size(); ++axis) {
-    if (shape[axis] == 1) continue;
+  for (size_t axis = 0; axis < split.leading.size(); ++axis) {
+    const int64_t extent = split.leading[axis];
+    if (extent == 1) continue;
     bool merges = rank > 0;
     for (const Source& source : sources) {
       if (!source.operand.present) continue;
       // The strides of empty tensors may be anything: the product may not fit 64 bits.
-      const auto inner = static_cast<__int128>(source.operand.tensor.strides[axis]);
-      merges = merges && source.strides[rank - 1] == inner * shape[axis];
+      const auto inner = static_cast<__int128>(source.operand.view.strides[axis]);
+      merges = merges && source.strides[rank - 1] == inner * extent;
     }
     if (!merges) problem.lead_extent[rank++] = 1;
-    problem.lead_extent[rank - 1] *= shape[axis];
+    problem.lead_extent[rank - 1] *= extent;
     for (const Source& source : sources) {
-      if (source.operand.present) source.strides[rank - 1] = source.operand.tensor.strides[axis];
+      if (source.operand.present) source.strides[rank - 1] = source.operand.view.strides[axis];
     }
   }
   problem.lead_rank = rank;
@@ -61,39 +78,36 @@ void merge_leading_axes(const Operands& operands, RowsProblem& problem) {
 
 }  // namespace
 
-Status prepare_rows(RowStatistics statistics, double eps, Device device, Prepared& prepared) {
+Status prepare_rows(RowStatistics statistics, double eps, int normalized_axes, Device device,
+                    Prepared& prepared) {
   Operands& o = prepared.operands;
   NORMGRAD_RETURN_IF_ERROR(check_types(o));
   NORMGRAD_RETURN_IF_ERROR(check_shapes(o));
-  const std::vector<int64_t>& shape = o.x.tensor.shape;
-  if (shape.empty()) {
-    return {Code::kBadShape, std::string(o.x.name) + ": expected 1 to 8 axes, got 0"};
-  }
+  NORMGRAD_RETURN_IF_ERROR(check_axes(o.x, normalized_axes));
+  const Split split(o.x.tensor.shape, normalized_axes);
   for (const Operand* operand : {&o.gamma, &o.dgamma, &o.dbeta}) {
-    NORMGRAD_RETURN_IF_ERROR(expect_shape(*operand, {shape.back()}));
+    NORMGRAD_RETURN_IF_ERROR(expect_count(*operand, split.cols, "column"));
   }
   for (const Operand* operand : {&o.mean, &o.spread}) {
-    NORMGRAD_RETURN_IF_ERROR(check_row_scalar(*operand, shape));
+    NORMGRAD_RETURN_IF_ERROR(expect_count(*operand, split.rows, "row"));
   }
   NORMGRAD_RETURN_IF_ERROR(check_strides(o));
-  for (const Operand* operand : {&o.x, &o.dy, &o.dx}) {
-    NORMGRAD_RETURN_IF_ERROR(check_last_axis(*operand));
-  }
 
   RowsProblem problem;
-  problem.dtype = o.x.tensor.dtype;
-  problem.cols = shape.back();
-  problem.rows = 1;
-  for (size_t axis = 0; axis + 1 < shape.size(); ++axis) problem.rows *= shape[axis];
+  problem.dtype = data_type(o);
+  for (Operand* operand : {&o.x, &o.dy, &o.dx}) see_rows(*operand, problem.dtype, split);
+  for (Operand* operand : {&o.mean, &o.spread}) see_row_scalar(*operand, split);
+  problem.rows = split.rows;
+  problem.cols = split.cols;
   problem.statistics = statistics;
   problem.mean.dtype = o.mean.tensor.dtype;
   problem.spread.dtype = o.spread.tensor.dtype;
   problem.eps = eps;
   problem.has_dx = o.dx.present;
-  problem.gamma = vector_of(o.gamma);
-  problem.dgamma = vector_of(o.dgamma);
-  problem.dbeta = vector_of(o.dbeta);
-  merge_leading_axes(o, problem);
+  problem.gamma = see_vector(o.gamma, split.cols);
+  problem.dgamma = see_vector(o.dgamma, split.cols);
+  problem.dbeta = see_vector(o.dbeta, split.cols);
+  merge_leading_axes(o, split, problem);
   const bool writes =
       problem.dgamma.present || problem.dbeta.present || (problem.has_dx && problem.rows > 0);
   return bind(&Backend::rows, problem, /*empty=*/problem.cols == 0 || !writes, device, prepared);

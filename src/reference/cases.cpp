@@ -25,7 +25,8 @@ const char* name_of(Values values) {
 const char* name_of(Layout layout) {
   static const char* const kNames[] = {"contiguous",       "padded",        "mixed_strides",
                                        "negative_strides", "broadcast_dy",  "broadcast_inputs",
-                                       "permuted",         "channels_last", "strided_parameters"};
+                                       "permuted",         "channels_last", "strided_parameters",
+                                       "strided",          "transposed",    "scattered"};
   return kNames[static_cast<int>(layout)];
 }
 
@@ -43,8 +44,12 @@ std::string describe(const Case& c) {
   }
   name += std::string(" ") + normgrad::name_of(c.data);
   if (c.op != Op::kRmsNorm) name += std::string(" ") + name_of(c.statistics);
+  if (c.op == Op::kRmsNorm && c.has_spread()) name += " rstd";
+  if (c.dx_dtype) name += std::string(" dx=") + normgrad::name_of(*c.dx_dtype);
+  if (c.normalized_axes != 1) name += " normalized_axes=" + std::to_string(c.normalized_axes);
+  if (c.channel_axis != 1) name += " channel_axis=" + std::to_string(c.channel_axis);
   if (c.has_gamma && c.gamma != c.data) name += std::string(" gamma=") + normgrad::name_of(c.gamma);
-  if (c.op != Op::kRmsNorm && c.statistics_dtype != c.data) {
+  if (c.has_spread() && c.statistics_dtype != c.data) {
     name += std::string(" statistics=") + normgrad::name_of(c.statistics_dtype);
   }
   if (c.params != c.data) name += std::string(" params=") + normgrad::name_of(c.params);
@@ -82,8 +87,18 @@ const char* name_of(Op op) {
 }
 
 int64_t Case::groups() const {
-  if (op == Op::kBatchNorm) return shape[1];
-  return count({data, {shape.begin(), shape.end() - 1}});
+  if (op == Op::kBatchNorm) return shape[channel_axis];
+  return count({data, {shape.begin(), shape.end() - normalized_axes}});
+}
+
+int64_t Case::line() const {
+  if (op != Op::kBatchNorm) return count({data, parameters()});
+  return count({data, {shape.begin() + channel_axis + 1, shape.end()}});
+}
+
+std::vector<int64_t> Case::parameters() const {
+  if (op == Op::kBatchNorm) return {shape[channel_axis]};
+  return {shape.end() - normalized_axes, shape.end()};
 }
 
 std::vector<Case> cases(Op op, bool long_mode) {
@@ -98,7 +113,7 @@ Case with_dtype(Case c, DType dtype) {
 const std::vector<Statistics>& Table::forms() const {
   static const std::vector<Statistics> kForms[] = {
       {Statistics::kXHatStd, Statistics::kMeanRstd, Statistics::kMeanVariance},
-      {Statistics::kMeanRstd},
+      {Statistics::kMeanVariance, Statistics::kMeanRstd},
       {Statistics::kMeanVariance, Statistics::kMeanRstd}};
   return kForms[static_cast<int>(op_)];
 }
@@ -145,7 +160,6 @@ void Table::add_dtype_mixes(const Case& c) {
     for (DType gamma : kDTypes) {
       for (DType params : kDTypes) {
         for (DType statistics_dtype : kDTypes) {
-          if (op_ == Op::kRmsNorm && statistics_dtype != data) continue;
           Case mixed = c;
           mixed.data = data;
           mixed.gamma = gamma;
@@ -155,6 +169,20 @@ void Table::add_dtype_mixes(const Case& c) {
           add(mixed);
         }
         ++turn_;
+      }
+    }
+  }
+}
+
+void Table::add_dx_dtypes(const Case& c) {
+  for (DType data : kDTypes) {
+    for (DType dx : kDTypes) {
+      if (dx == data) continue;
+      Case other = with_dtype(c, data);
+      other.dx_dtype = dx;
+      for (Statistics form : forms()) {
+        other.statistics = form;
+        add(other);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -42,6 +43,9 @@ enum class Layout {
   kPermuted,           // leading axes in reverse order in memory
   kChannelsLast,       // BatchNorm only
   kStridedParameters,  // 1-D gamma, dgamma, dbeta and statistics with stride 2 or 3
+  kStrided,            // gaps between all elements of every tensor
+  kTransposed,         // the first axis fastest in every tensor
+  kScattered,          // x as kTransposed, dx as kStrided, mean flat, spread in another shape
 };
 
 enum class InPlace { kNone, kDy, kX };
@@ -53,9 +57,13 @@ struct Case {
   DType data = DType::kF32;  // x, dy, dx
   DType gamma = DType::kF32;
   DType statistics_dtype = DType::kF32;
-  DType params = DType::kF32;  // dgamma, dbeta
+  DType params = DType::kF32;          // dgamma, dbeta
+  std::optional<DType> dx_dtype = {};  // if not that of x
+  // RMSNorm has two forms: rstd is given (kMeanRstd), or r comes from x and eps (kMeanVariance).
   Statistics statistics = Statistics::kMeanRstd;
-  bool keep_axis = false;  // mean and spread keep the last axis, as 1
+  int normalized_axes = 1;  // LayerNorm and RMSNorm
+  int channel_axis = 1;     // BatchNorm
+  bool keep_axis = false;   // mean and spread keep the normalized axes, as 1
   bool has_gamma = true;
   bool want_dx = true, want_dgamma = true, want_dbeta = true;
   double eps = 0;
@@ -71,6 +79,13 @@ struct Case {
 
   // How many sets of elements share statistics: the rows, or the channels of a BatchNorm.
   int64_t groups() const;
+  // The elements that follow each other in one set: a row, or the positions of a channel.
+  int64_t line() const;
+  // The shape of the parameters.
+  std::vector<int64_t> parameters() const;
+
+  bool has_mean() const { return op != Op::kRmsNorm && statistics != Statistics::kXHatStd; }
+  bool has_spread() const { return op != Op::kRmsNorm || statistics == Statistics::kMeanRstd; }
 };
 
 // The table of an operator. The long mode adds the cases that take gigabytes or minutes.

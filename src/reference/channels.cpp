@@ -28,10 +28,16 @@ Gradients channels_backward(const Channels& data) {
       dgamma[c].add(data.dy[i] * x_hat(i));
       dbeta[c].add(data.dy[i]);
     });
-    const double mean_dy = static_cast<double>(dbeta[c].terms / terms);
-    const double a1 = static_cast<double>(dbeta[c].magnitudes / terms);
-    const double mean_dyx = static_cast<double>(dgamma[c].terms / terms);
-    const double a2 = static_cast<double>(dgamma[c].magnitudes / terms);
+    double mean_dy = static_cast<double>(dbeta[c].terms / terms);
+    double a1 = static_cast<double>(dbeta[c].magnitudes / terms);
+    double mean_dyx = static_cast<double>(dgamma[c].terms / terms);
+    double a2 = static_cast<double>(dgamma[c].magnitudes / terms);
+    if (!data.sum_dy.empty()) {
+      mean_dy = data.sum_dy[c] / data.count;
+      mean_dyx = factor.zero ? 0 : factor.r * data.sum_dy_xmu[c] / data.count;
+      a1 = std::abs(mean_dy);
+      a2 = std::abs(mean_dyx);
+    }
     const double s = data.gamma[c] * factor.r;
     for_each_index([&](int64_t i) {
       const double dy = data.dy[i];
@@ -46,19 +52,54 @@ Gradients channels_backward(const Channels& data) {
   return result;
 }
 
-Gradients batch_norm_backward(const BatchNormBackward& call, const Buffers& buffers) {
+namespace {
+
+// What the three calls share.
+template <class Call>
+Channels channels_of(const Call& call, const Buffers& buffers) {
+  const auto axis = call.x.shape.begin() + call.channel_axis;
   Channels data;
-  data.samples = call.x.shape[0];
-  data.channels = call.x.shape[1];
-  data.length = call.x.shape[2];
+  data.samples = count({call.x.dtype, {call.x.shape.begin(), axis}});
+  data.channels = *axis;
+  data.length = count({call.x.dtype, {axis + 1, call.x.shape.end()}});
   data.x = gather(call.x, buffers.x);
   data.dy = gather(call.dy, buffers.dy);
-  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.channels);
-  data.statistics = call.statistics;
+  data.gamma.assign(static_cast<size_t>(data.channels), 1.0);
+  data.statistics = Statistics::kMeanRstd;
   data.mean = gather(call.mean, buffers.mean);
   data.spread = gather(call.spread, buffers.spread);
+  return data;
+}
+
+}  // namespace
+
+Gradients batch_norm_backward(const BatchNormBackward& call, const Buffers& buffers) {
+  Channels data = channels_of(call, buffers);
+  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.channels);
+  data.statistics = call.statistics;
   data.eps = call.eps;
   data.frozen = call.frozen;
+  return channels_backward(data);
+}
+
+Gradients batch_norm_reduce_backward(const BatchNormReduceBackward& call, const Buffers& buffers) {
+  return channels_backward(channels_of(call, buffers));
+}
+
+ChannelSums batch_norm_sums(const BatchNormReduceBackward& call, const Buffers& buffers) {
+  Channels data = channels_of(call, buffers);
+  for (double& rstd : data.spread) rstd = 1;  // then x_hat is x - mean
+  const Gradients sums = channels_backward(data);
+  return {sums.dbeta, sums.dbeta_scale, sums.dgamma, sums.dgamma_scale};
+}
+
+Gradients batch_norm_elementwise_backward(const BatchNormElementwiseBackward& call,
+                                          const Buffers& buffers) {
+  Channels data = channels_of(call, buffers);
+  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.channels);
+  data.sum_dy = gather(call.sum_dy, buffers.sum_dy);
+  data.sum_dy_xmu = gather(call.sum_dy_xmu, buffers.sum_dy_xmu);
+  for (const double count : gather(call.count, buffers.count)) data.count += count;
   return channels_backward(data);
 }
 

@@ -79,6 +79,39 @@ void add_layouts(Table& table) {
   }
 }
 
+// Other ranks and channel axes, and what reaches the kernel through workspace.
+void add_detours(Table& table) {
+  struct Form {
+    std::vector<int64_t> shape;
+    int channel_axis;
+  };
+  for (const Form& form : {Form{{9, 5}, 1},
+                           {{9, 5}, 0},
+                           {{3, 4, 7}, 2},
+                           {{4, 3, 5, 7}, 1},
+                           {{2, 3, 5, 4}, 3},
+                           {{2, 3, 2, 3, 5}, 1},
+                           {{1, 2, 1, 3, 2, 1, 2, 5}, 3},
+                           {{60, 70, 9}, 1}}) {
+    for (Layout layout : {Layout::kContiguous, Layout::kPadded, Layout::kStrided,
+                          Layout::kTransposed, Layout::kScattered}) {
+      Case c = table.base(form.shape);
+      c.channel_axis = form.channel_axis;
+      c.layout = layout;
+      table.add_next_form(c);
+      c.in_place = InPlace::kX;
+      table.add_next_form(c);
+      c.frozen = true;
+      table.add_next_form(c);
+    }
+  }
+  for (Layout layout : {Layout::kContiguous, Layout::kChannelsLast, Layout::kScattered}) {
+    Case c = table.base({4, 6, 10});
+    c.layout = layout;
+    table.add_dx_dtypes(c);
+  }
+}
+
 void add_options(Table& table) {
   for (bool frozen : {false, true}) {
     for (bool channels_last : {false, true}) {
@@ -153,6 +186,7 @@ std::vector<Case> channels_cases(bool long_mode) {
   Table table(Op::kBatchNorm);
   add_shapes(table);
   add_layouts(table);
+  add_detours(table);
   add_options(table);
   add_data(table);
   if (long_mode) add_long(table);

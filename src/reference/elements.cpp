@@ -80,6 +80,8 @@ std::vector<double> gather(const Tensor& tensor, const void* data) {
       return gather_as<uint16_t>(tensor, data, f32_from_f16);
     case DType::kBF16:
       return gather_as<uint16_t>(tensor, data, f32_from_bf16);
+    case DType::kI32:
+      return gather_as<int32_t>(tensor, data, [](int32_t value) { return value; });
     default:
       return gather_as<float>(tensor, data, [](float value) { return value; });
   }

@@ -40,13 +40,9 @@ class Random {
   bool has_spare_ = false;
 };
 
-int64_t size_of_gamma(const Case& c) {
-  return c.op == Op::kBatchNorm ? c.shape[1] : c.shape.back();
-}
-
 // The term before i in the sums of dgamma and dbeta, for each second term; else -1.
 int64_t partner_of(const Case& c, int64_t i) {
-  const int64_t line = c.shape.back();
+  const int64_t line = c.line();
   if (c.op == Op::kBatchNorm) return i % line % 2 == 1 ? i - 1 : -1;
   return i / line % 2 == 1 ? i - line : -1;
 }
@@ -58,9 +54,9 @@ struct Moments {
 // Calls visit(index, group) for each element.
 template <class Visit>
 void for_each_element(const Case& c, int64_t total, Visit visit) {
-  const int64_t length = c.shape.back();
+  const int64_t length = c.line();
   for (int64_t first = 0, line = 0; first < total; first += length, ++line) {
-    const int64_t group = c.op == Op::kBatchNorm ? line % c.shape[1] : line;
+    const int64_t group = c.op == Op::kBatchNorm ? line % c.groups() : line;
     for (int64_t i = first; i < first + length; ++i) visit(i, group);
   }
 }
@@ -71,7 +67,7 @@ Moments moments_of(const Case& c, const std::vector<double>& x) {
   // Of an empty group: 0/0, as a forward pass would have it.
   const double share = static_cast<double>(groups) / static_cast<double>(total);
   for_each_element(c, total, [&](int64_t i, int64_t group) { m.mean[group] += x[i]; });
-  for (double& mean : m.mean) mean *= share;
+  for (double& mean : m.mean) mean *= c.op == Op::kRmsNorm ? 0 : share;
   for_each_element(c, total, [&](int64_t i, int64_t group) {
     m.variance[group] += (x[i] - m.mean[group]) * (x[i] - m.mean[group]);
   });
@@ -119,7 +115,7 @@ Inputs draw(const Case& c, uint64_t seed) {
       inputs.dy[i] = -inputs.dy[partner] * (1 + 0x1p-10 * random.normal());
     }
   });
-  inputs.gamma.resize(size_of_gamma(c));
+  inputs.gamma.resize(count({c.gamma, c.parameters()}));
   for (double& gamma : inputs.gamma) {
     gamma = c.values == Values::kExact ? std::exp2(random.integer(-1, 1)) : 1 + random.normal() / 2;
   }
@@ -135,7 +131,7 @@ Inputs draw(const Case& c, uint64_t seed) {
 }
 
 void finish(const Case& c, uint64_t seed, const std::vector<double>& x, Inputs& inputs) {
-  if (c.op != Op::kRmsNorm) {
+  if (c.has_spread()) {
     Random random(~seed);
     if (inputs.spread.empty()) {
       Moments m = moments_of(c, x);

@@ -18,6 +18,13 @@ void pad_last_axis(Tensor& tensor, int64_t gap) {
   tensor.strides = strides_of(padded);
 }
 
+void transpose(Tensor& tensor) {
+  Tensor reversed = tensor;
+  std::reverse(reversed.shape.begin(), reversed.shape.end());
+  tensor.strides = strides_of(reversed);
+  std::reverse(tensor.strides.begin(), tensor.strides.end());
+}
+
 void scale_strides(Tensor& tensor, int64_t factor) {
   tensor.strides = strides_of(tensor);
   for (int64_t& stride : tensor.strides) stride *= factor;
@@ -25,7 +32,8 @@ void scale_strides(Tensor& tensor, int64_t factor) {
 
 // x, dy or dx; each has its own gap in the layout kMixed.
 Tensor data_tensor(const Case& c, bool x, bool dy) {
-  Tensor tensor = {c.data, c.shape};
+  const bool dx = !x && !dy;
+  Tensor tensor = {dx ? c.dx_dtype.value_or(c.data) : c.data, c.shape};
   const size_t leading = c.shape.size() - 1;
   switch (c.layout) {
     case Layout::kPadded:
@@ -58,6 +66,16 @@ Tensor data_tensor(const Case& c, bool x, bool dy) {
     case Layout::kChannelsLast:
       tensor.strides = {c.shape[1] * c.shape[2], 1, c.shape[1]};
       break;
+    case Layout::kStrided:
+      scale_strides(tensor, 2);
+      break;
+    case Layout::kTransposed:
+      transpose(tensor);
+      break;
+    case Layout::kScattered:
+      if (x) transpose(tensor);
+      if (dx) scale_strides(tensor, 2);
+      break;
     default:
       break;
   }
@@ -67,28 +85,42 @@ Tensor data_tensor(const Case& c, bool x, bool dy) {
 Tensor statistics_tensor(const Case& c, bool mean) {
   Tensor tensor = {c.statistics_dtype, {}};
   if (c.op == Op::kBatchNorm) {
-    tensor.shape = {c.shape[1]};
+    tensor.shape = c.parameters();
   } else {
-    tensor.shape.assign(c.shape.begin(), c.shape.end() - 1);
+    tensor.shape.assign(c.shape.begin(), c.shape.end() - c.normalized_axes);
     if (c.layout == Layout::kNegative) scale_strides(tensor, -1);
     if (c.layout == Layout::kBroadcastInputs && !tensor.shape.empty()) {
       tensor.strides = strides_of(tensor);
       tensor.strides[0] = 0;
     }
   }
-  if (c.layout == Layout::kMixed || c.layout == Layout::kStridedParameters) {
+  if (c.layout == Layout::kMixed || c.layout == Layout::kStridedParameters ||
+      c.layout == Layout::kStrided) {
     scale_strides(tensor, mean ? 2 : 3);
   }
-  if (c.keep_axis) {
+  if (c.layout == Layout::kTransposed) transpose(tensor);
+  if (c.layout == Layout::kScattered && mean) {
+    tensor.shape = {count(tensor)};
+    scale_strides(tensor, 3);
+  } else if (c.layout == Layout::kScattered) {
+    std::reverse(tensor.shape.begin(), tensor.shape.end());
+    transpose(tensor);
+  }
+  for (int axis = 0; c.keep_axis && axis < c.normalized_axes; ++axis) {
+    const bool implied = tensor.strides.empty() && !tensor.shape.empty();
     tensor.shape.push_back(1);
-    if (!tensor.strides.empty() || tensor.shape.size() == 1) tensor.strides.push_back(1);
+    if (!implied) tensor.strides.push_back(1);
   }
   return tensor;
 }
 
 Tensor parameter_tensor(const Case& c, DType dtype, int64_t stride) {
-  Tensor tensor = {dtype, {c.op == Op::kBatchNorm ? c.shape[1] : c.shape.back()}};
-  if (c.layout == Layout::kStridedParameters) tensor.strides = {stride};
+  Tensor tensor = {dtype, c.parameters()};
+  if (c.layout == Layout::kStridedParameters || c.layout == Layout::kStrided ||
+      c.layout == Layout::kScattered) {
+    scale_strides(tensor, stride);
+  }
+  if (c.layout == Layout::kTransposed) transpose(tensor);
   return tensor;
 }
 
@@ -162,26 +194,27 @@ void Instance::make_call() {
     call.x = operands_[kX].tensor;
     call.dy = operands_[kDy].tensor;
     call.gamma = optional(case_.has_gamma, kGamma);
+    call.eps = case_.statistics == Statistics::kMeanVariance ? case_.eps : 0;
     call.dx = optional(case_.want_dx, kDx);
     call.dgamma = optional(case_.want_dgamma, kDgamma);
   };
   const auto set_statistics = [&](auto& call) {
     call.statistics = case_.statistics;
     call.spread = operands_[kSpread].tensor;
-    call.eps = case_.statistics == Statistics::kMeanVariance ? case_.eps : 0;
     call.dbeta = optional(case_.want_dbeta, kDbeta);
   };
-  const bool has_mean = case_.op != Op::kRmsNorm && case_.statistics != Statistics::kXHatStd;
   if (case_.op == Op::kLayerNorm) {
     LayerNormBackward call;
     set_common(call);
     set_statistics(call);
-    call.mean = optional(has_mean, kMean);
+    call.mean = optional(case_.has_mean(), kMean);
+    call.normalized_axes = case_.normalized_axes;
     call_ = call;
   } else if (case_.op == Op::kRmsNorm) {
     RmsNormBackward call;
     set_common(call);
-    call.eps = case_.eps;
+    call.spread = optional(case_.has_spread(), kSpread);
+    call.normalized_axes = case_.normalized_axes;
     call_ = call;
   } else {
     BatchNormBackward call;
@@ -189,14 +222,15 @@ void Instance::make_call() {
     set_statistics(call);
     call.mean = operands_[kMean].tensor;
     call.frozen = case_.frozen;
+    call.channel_axis = case_.channel_axis;
     call_ = call;
   }
   // Absent outputs keep their pointers: the call must not follow them.
   buffers_ = {operands_[kX].data(),
               operands_[kDy].data(),
               case_.has_gamma ? operands_[kGamma].data() : nullptr,
-              has_mean ? operands_[kMean].data() : nullptr,
-              case_.op == Op::kRmsNorm ? nullptr : operands_[kSpread].data(),
+              case_.has_mean() ? operands_[kMean].data() : nullptr,
+              case_.has_spread() ? operands_[kSpread].data() : nullptr,
               operands_[place_].data(),
               operands_[kDgamma].data(),
               operands_[kDbeta].data()};

@@ -22,10 +22,21 @@ Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buff
 Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers);
 Gradients batch_norm_backward(const BatchNormBackward& call, const Buffers& buffers);
 
+// What the first of BatchNorm's two steps adds up: per channel, with the scales of their bounds.
+struct ChannelSums {
+  std::vector<double> dy, dy_scale;
+  std::vector<double> dy_xmu, dy_xmu_scale;
+};
+ChannelSums batch_norm_sums(const BatchNormReduceBackward& call, const Buffers& buffers);
+// dgamma and dbeta of the first step, and dx of the second.
+Gradients batch_norm_reduce_backward(const BatchNormReduceBackward& call, const Buffers& buffers);
+Gradients batch_norm_elementwise_backward(const BatchNormElementwiseBackward& call,
+                                          const Buffers& buffers);
+
 // The same on data that is already dense float64.
 struct Rows {
   int64_t rows = 0, cols = 0;
-  bool rms = false;           // RMSNorm: r comes from x; statistics, mean and spread are unused
+  bool rms = false;           // RMSNorm: no mean; spread is rstd, or empty: r comes from x
   std::vector<double> x, dy;  // (rows, cols)
   std::vector<double> gamma;  // (cols)
   Statistics statistics = Statistics::kMeanRstd;
@@ -42,6 +53,9 @@ struct Channels {
   std::vector<double> mean, spread;  // (channels)
   double eps = 0;
   bool frozen = false;
+  // Given sums over a batch of `count` elements per channel; empty: those of x and dy.
+  std::vector<double> sum_dy = {}, sum_dy_xmu = {};  // (channels)
+  double count = 0;
 };
 Gradients channels_backward(const Channels& data);
 

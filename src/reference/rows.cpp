@@ -9,14 +9,23 @@
 namespace normgrad::reference {
 namespace {
 
-int64_t rows_of(const Tensor& x) {
-  int64_t rows = 1;
-  for (size_t axis = 0; axis + 1 < x.shape.size(); ++axis) rows *= x.shape[axis];
-  return rows;
+// What LayerNorm and RMSNorm share.
+template <class Call>
+Rows rows_of(const Call& call, const Buffers& buffers) {
+  Rows data;
+  data.rows =
+      count({call.x.dtype, {call.x.shape.begin(), call.x.shape.end() - call.normalized_axes}});
+  data.cols =
+      count({call.x.dtype, {call.x.shape.end() - call.normalized_axes, call.x.shape.end()}});
+  data.x = gather(call.x, buffers.x);
+  data.dy = gather(call.dy, buffers.dy);
+  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.cols);
+  data.eps = call.eps;
+  return data;
 }
 
 Factor factor_of_row(const Rows& data, int64_t row) {
-  if (!data.rms) return factor_of(data.statistics, data.spread[row], data.eps);
+  if (!data.spread.empty()) return factor_of(data.statistics, data.spread[row], data.eps);
   long double squares = 0;
   for (int64_t j = 0; j < data.cols; ++j) {
     const double x = data.x[row * data.cols + j];
@@ -67,28 +76,17 @@ Gradients rows_backward(const Rows& data) {
 }
 
 Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buffers) {
-  Rows data;
-  data.rows = rows_of(call.x);
-  data.cols = call.x.shape.back();
-  data.x = gather(call.x, buffers.x);
-  data.dy = gather(call.dy, buffers.dy);
-  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.cols);
+  Rows data = rows_of(call, buffers);
   data.statistics = call.statistics;
   if (call.mean) data.mean = gather(*call.mean, buffers.mean);
   data.spread = gather(call.spread, buffers.spread);
-  data.eps = call.eps;
   return rows_backward(data);
 }
 
 Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers) {
-  Rows data;
-  data.rows = rows_of(call.x);
-  data.cols = call.x.shape.back();
+  Rows data = rows_of(call, buffers);
   data.rms = true;
-  data.x = gather(call.x, buffers.x);
-  data.dy = gather(call.dy, buffers.dy);
-  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.cols);
-  data.eps = call.eps;
+  if (call.spread) data.spread = gather(*call.spread, buffers.spread);
   return rows_backward(data);
 }
 

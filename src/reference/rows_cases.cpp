@@ -66,6 +66,36 @@ void add_layouts(Table& table) {
   }
 }
 
+// What reaches the kernel through workspace, and several normalized axes.
+void add_detours(Table& table) {
+  for (Layout layout : {Layout::kContiguous, Layout::kPadded, Layout::kStrided, Layout::kTransposed,
+                        Layout::kScattered}) {
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{70, 33}, {3, 5, 17}, {2, 3, 4, 20}, {130, 100}}) {
+      for (int axes = 1; axes <= static_cast<int>(shape.size()); ++axes) {
+        Case c = table.base(shape);
+        c.layout = layout;
+        c.normalized_axes = axes;
+        table.add_next_form(c);
+        c.keep_axis = table.op() == Op::kLayerNorm && layout != Layout::kScattered;
+        c.in_place = axes % 2 == 0 ? InPlace::kDy : InPlace::kX;
+        table.add_next_form(c);
+      }
+    }
+    Case wide = table.base({1, 2, 1, 3, 2, 1, 2, 5});
+    wide.layout = layout;
+    wide.normalized_axes = 4;
+    table.add_next_form(wide);
+    Case typed = table.base({6, 40});
+    typed.layout = layout;
+    table.add_dx_dtypes(typed);
+  }
+  Case empty = table.base({0, 2, 3});
+  empty.normalized_axes = 2;
+  empty.layout = Layout::kTransposed;
+  table.add_next_form(empty);
+}
+
 void add_edges(Table& table) {
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{0, 8}, {3, 0, 8}, {4, 0}, {0, 0}, {0}}) {
@@ -123,6 +153,7 @@ std::vector<Case> rows_cases(Op op, bool long_mode) {
   add_shapes(table);
   add_ranks(table);
   add_layouts(table);
+  add_detours(table);
   table.add_masks(table.base({7, 33}));
   table.add_masks(table.base({70, 40}));
   table.add_dtype_mixes(table.base({35, 41}));

@@ -19,7 +19,7 @@ class Table {
   // All operands f32, the first form of statistics of the operator.
   Case base(std::vector<int64_t> shape) const;
 
-  // The forms of statistics that the operator has; {kMeanRstd}, which it ignores, for RMSNorm.
+  // The forms of statistics that the operator has.
   const std::vector<Statistics>& forms() const;
 
   void add(const Case& c) { cases_.push_back(c); }
@@ -28,6 +28,7 @@ class Table {
   void add_next_form(Case c);      // each type, with forms taking turns
   void add_masks(const Case& c);   // each set of outputs
   void add_dtype_mixes(const Case& c);
+  void add_dx_dtypes(const Case& c);
   void add_offsets(const Case& c);
   void add_eps(const Case& c);
   void add_values(const Case& c);  // adversarial data

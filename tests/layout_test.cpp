@@ -1,4 +1,4 @@
-// Overlap of strided tensors, against a comparison byte by byte.
+// Overlap and reshaping of strided tensors, against a comparison element by element.
 #include "ops/layout.hpp"
 
 #include <gtest/gtest.h>
@@ -69,6 +69,37 @@ RC_GTEST_PROP(Layout, OutputsThatOverlapThemselvesAreRefused, ()) {
   const Status status = check_strides("t", tensor, /*output=*/true, extent);
   RC_ASSERT(status.ok() == !expected);
   if (expected) RC_ASSERT(status.code() == Code::kBadStrides);
+}
+
+// Offsets in row-major order are the same in the new shape; where reshape says that no strides can
+// do that, none do.
+RC_GTEST_PROP(Layout, ReshapeKeepsEveryElementInItsPlace, ()) {
+  const Tensor tensor = any_tensor();
+  const std::vector<int64_t> offsets = offsets_of(tensor);
+  std::vector<int64_t> shape;
+  auto rest = static_cast<int64_t>(offsets.size());
+  while (rest > 1 && shape.size() < 5) {
+    std::vector<int64_t> divisors;
+    for (int64_t d = 1; d <= rest; ++d) {
+      if (rest % d == 0) divisors.push_back(d);
+    }
+    shape.push_back(*rc::gen::elementOf(divisors));
+    rest /= shape.back();
+  }
+  shape.push_back(rest);
+  View view;
+  if (reshape(view_of(tensor), shape, view)) {
+    const Tensor seen{view.dtype, shape, {view.strides.begin(), view.strides.begin() + view.rank}};
+    RC_ASSERT(offsets_of(seen) == offsets);
+    return;
+  }
+  // With the strides that the first step along each axis takes, some element is elsewhere.
+  Tensor guess{tensor.dtype, shape, std::vector<int64_t>(shape.size())};
+  size_t step = 1;
+  for (size_t axis = shape.size(); axis-- > 0; step *= static_cast<size_t>(shape[axis])) {
+    if (shape[axis] > 1) guess.strides[axis] = offsets[step] - offsets[0];
+  }
+  RC_ASSERT(offsets_of(guess) != offsets);
 }
 
 TEST(Layout, RefusesWhatDoesNotFitAPointer) {

@@ -17,9 +17,11 @@ DType any_dtype() { return any_of({DType::kF32, DType::kF16, DType::kBF16}); }
 
 Case any_case(Op op) {
   Case c{.name = "random", .op = op, .shape = {}};
-  const size_t rank = op == Op::kBatchNorm ? 3 : *rc::gen::inRange<size_t>(1, 6);
-  for (size_t axis = 0; axis + 1 < rank; ++axis) c.shape.push_back(*rc::gen::inRange(0, 9));
+  const int rank = op == Op::kBatchNorm ? *rc::gen::inRange(2, 6) : *rc::gen::inRange(1, 6);
+  for (int axis = 0; axis + 1 < rank; ++axis) c.shape.push_back(*rc::gen::inRange(0, 9));
   c.shape.push_back(*rc::gen::inRange(0, 80));
+  c.normalized_axes = op == Op::kBatchNorm ? 1 : *rc::gen::inRange(1, rank + 1);
+  c.channel_axis = op == Op::kBatchNorm ? *rc::gen::inRange(0, rank) : 1;
   c.data = any_dtype();
   c.gamma = any_dtype();
   c.statistics_dtype = any_dtype();
@@ -37,11 +39,15 @@ Case any_case(Op op) {
   c.values = any_of({Values::kRandom, Values::kSameSign, Values::kCancelling, Values::kWide,
                      Values::kZeroDy, Values::kZeroDenominators});
   c.layout = any_of({Layout::kContiguous, Layout::kPadded, Layout::kMixed, Layout::kNegative,
-                     Layout::kBroadcastDy, Layout::kStridedParameters});
-  if (op == Op::kBatchNorm && *rc::gen::arbitrary<bool>()) c.layout = Layout::kChannelsLast;
+                     Layout::kBroadcastDy, Layout::kStridedParameters, Layout::kStrided,
+                     Layout::kTransposed, Layout::kScattered});
+  if (op == Op::kBatchNorm && rank == 3 && *rc::gen::arbitrary<bool>()) {
+    c.layout = Layout::kChannelsLast;
+  }
   if (c.layout != Layout::kBroadcastDy) {
     c.in_place = any_of({InPlace::kNone, InPlace::kDy, InPlace::kX});
   }
+  if (c.in_place == InPlace::kNone && *rc::gen::arbitrary<bool>()) c.dx_dtype = any_dtype();
   c.offset = *rc::gen::inRange(0, 64);
   c.random = false;
   return c;

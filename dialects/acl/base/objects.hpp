@@ -1,0 +1,108 @@
+// The objects behind aclnn's opaque pointers. libnnopbase makes and destroys them, the operators
+// in libopapi_nn look into them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "aclnn/acl_meta.h"
+#include "normgrad/plan.hpp"
+#include "normgrad/tensor.hpp"
+
+namespace normgrad::acl {
+
+enum class Kind {
+  kTensor,
+  kScalar,
+  kIntArray,
+  kFloatArray,
+  kBoolArray,
+  kTensorList,
+  kScalarList,
+  kExecutor,
+};
+
+struct Object {
+  explicit Object(Kind k) : kind(k) {}
+  const Kind kind;
+};
+
+template <Kind K>
+struct ObjectOf : Object {
+  static constexpr Kind kKind = K;
+  ObjectOf() : Object(K) {}
+};
+
+template <Kind K, class T>
+struct ArrayOf : ObjectOf<K> {
+  std::vector<T> values;
+};
+
+}  // namespace normgrad::acl
+
+struct aclTensor : normgrad::acl::ObjectOf<normgrad::acl::Kind::kTensor> {
+  aclDataType dtype = ACL_DT_UNDEFINED;
+  aclFormat format = ACL_FORMAT_UNDEFINED;
+  normgrad::Tensor view;  // its dtype counts only if the one above is one of the library's
+  std::vector<int64_t> storage_shape;
+  int64_t offset = 0;
+  void* data = nullptr;
+};
+
+struct aclScalar : normgrad::acl::ObjectOf<normgrad::acl::Kind::kScalar> {
+  aclDataType dtype = ACL_DT_UNDEFINED;
+  alignas(16) unsigned char value[16] = {};
+};
+
+// Not a vector of bool: the operators read it as an array.
+struct aclBoolArray : normgrad::acl::ArrayOf<normgrad::acl::Kind::kBoolArray, unsigned char> {};
+struct aclIntArray : normgrad::acl::ArrayOf<normgrad::acl::Kind::kIntArray, int64_t> {};
+struct aclFloatArray : normgrad::acl::ArrayOf<normgrad::acl::Kind::kFloatArray, float> {};
+struct aclTensorList : normgrad::acl::ArrayOf<normgrad::acl::Kind::kTensorList, aclTensor*> {};
+struct aclScalarList : normgrad::acl::ArrayOf<normgrad::acl::Kind::kScalarList, aclScalar*> {};
+
+namespace normgrad::acl {
+
+// The caller's tensors of a call, by the role they play; null where there is none.
+struct Operands {
+  const aclTensor* x = nullptr;
+  const aclTensor* dy = nullptr;
+  const aclTensor* gamma = nullptr;
+  const aclTensor* mean = nullptr;
+  const aclTensor* spread = nullptr;
+  const aclTensor* dx = nullptr;
+  const aclTensor* dgamma = nullptr;
+  const aclTensor* dbeta = nullptr;
+  const aclTensor* sum_dy = nullptr;
+  const aclTensor* sum_dy_xmu = nullptr;
+  const aclTensor* count = nullptr;
+};
+
+}  // namespace normgrad::acl
+
+// A checked call that waits for its second stage. `op` is the operator's name; each operator has
+// one such array, so the pointer tells whose executor it is.
+struct aclOpExecutor : normgrad::acl::ObjectOf<normgrad::acl::Kind::kExecutor> {
+  aclOpExecutor(const char* o, const normgrad::acl::Operands& tensors) : op(o), operands(tensors) {}
+
+  const char* const op;
+  const normgrad::acl::Operands operands;
+  normgrad::Plan plan;
+  bool repeatable = false;
+};
+
+// What libopapi_nn needs of libnnopbase. Not in any public header.
+extern "C" {
+// Whether `object` is a live object of that kind. Pointers to anything else are not read.
+__attribute__((visibility("default"))) bool normgradAclIsLive(const void* object,
+                                                              normgrad::acl::Kind kind) noexcept;
+// Takes an executor into the set of live objects; false when memory ran out.
+__attribute__((visibility("default"))) bool normgradAclEnter(
+    const normgrad::acl::Object* object) noexcept;
+// The second stage of operator `op`.
+__attribute__((visibility("default"))) int32_t normgradAclRun(const char* op, void* workspace,
+                                                              uint64_t workspace_size,
+                                                              aclOpExecutor* executor,
+                                                              aclrtStream stream) noexcept;
+}

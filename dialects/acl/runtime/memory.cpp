@@ -1,0 +1,120 @@
+// Memory of the device and of the host, and copies between them. Nothing here takes a lock, but for
+// looking up a stream that is not null.
+#include <cstdint>
+
+#include "device.hpp"
+#include "stream.hpp"
+
+using namespace normgrad::acl;
+
+namespace {
+
+aclError allocate(const char* function, const char* argument, void** memory, size_t size) {
+  if (!memory) return null_pointer(function, argument);
+  if (size == 0) {
+    return fail(ACL_ERROR_INVALID_PARAM, "EE1001: %s: size is 0, expected 1 or more", function);
+  }
+  const Device* device = find_device(function);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  // Programs count on room for whole blocks of 32 bytes.
+  void* allocated = size <= SIZE_MAX - 31 ? device->allocate((size + 31) / 32 * 32) : nullptr;
+  if (!allocated) {
+    return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "EE9999: %s: no memory for size %zu", function,
+                size);
+  }
+  *memory = allocated;
+  return ACL_SUCCESS;
+}
+
+aclError release(const char* function, const char* argument, void* memory) {
+  if (!memory) return null_pointer(function, argument);
+  const Device* device = find_device(function);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  device->release(memory);
+  return ACL_SUCCESS;
+}
+
+// The largest count allowed is the caller's word for the room behind a pointer.
+aclError check_room(const char* function, const char* argument, size_t room, size_t count) {
+  if (count <= room) return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_PARAM_INVALID, "EE1001: %s: count is %zu, expected at most %s, %zu",
+              function, count, argument, room);
+}
+
+aclError copy(const char* function, void* dst, size_t destMax, const void* src, size_t count,
+              aclrtMemcpyKind kind, aclrtStream stream) {
+  if (count == 0) return ACL_SUCCESS;
+  if (!dst || !src) return null_pointer(function, dst ? "src" : "dst");
+  if (aclError status = check_room(function, "destMax", destMax, count)) return status;
+  if (kind < ACL_MEMCPY_HOST_TO_HOST || kind > ACL_MEMCPY_INTER_DEVICE_TO_DEVICE) {
+    return fail(ACL_ERROR_INVALID_PARAM, "EE1001: %s: kind is %d, expected 0 to %d", function,
+                static_cast<int>(kind), static_cast<int>(ACL_MEMCPY_INTER_DEVICE_TO_DEVICE));
+  }
+  if (aclError status = check_stream(function, stream)) return status;
+  const Device* device = find_device(function);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  device->copy(dst, src, count);
+  return ACL_SUCCESS;
+}
+
+aclError fill(const char* function, void* devPtr, size_t maxCount, int32_t value, size_t count,
+              aclrtStream stream) {
+  if (count == 0) return ACL_SUCCESS;
+  if (!devPtr) return null_pointer(function, "devPtr");
+  if (aclError status = check_room(function, "maxCount", maxCount, count)) return status;
+  if (aclError status = check_stream(function, stream)) return status;
+  const Device* device = find_device(function);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  device->fill(devPtr, value, count);
+  return ACL_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy) {
+  return allocate(__func__, "devPtr", devPtr, size);
+}
+
+aclError aclrtFree(void* devPtr) { return release(__func__, "devPtr", devPtr); }
+
+aclError aclrtMallocHost(void** hostPtr, size_t size) {
+  return allocate(__func__, "hostPtr", hostPtr, size);
+}
+
+aclError aclrtFreeHost(void* hostPtr) { return release(__func__, "hostPtr", hostPtr); }
+
+aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count,
+                     aclrtMemcpyKind kind) {
+  return copy(__func__, dst, destMax, src, count, kind, nullptr);
+}
+
+aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count,
+                          aclrtMemcpyKind kind, aclrtStream stream) {
+  return copy(__func__, dst, destMax, src, count, kind, stream);
+}
+
+aclError aclrtMemset(void* devPtr, size_t maxCount, int32_t value, size_t count) {
+  return fill(__func__, devPtr, maxCount, value, count, nullptr);
+}
+
+aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t count,
+                          aclrtStream stream) {
+  return fill(__func__, devPtr, maxCount, value, count, stream);
+}
+
+aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
+  if (!free || !total) return null_pointer(__func__, free ? "total" : "free");
+  if (attr < ACL_DDR_MEM || attr > ACL_HBM_MEM_P2P_NORMAL) {
+    return fail(ACL_ERROR_INVALID_PARAM, "EE1001: %s: attr is %d, expected 0 to %d", __func__,
+                static_cast<int>(attr), static_cast<int>(ACL_HBM_MEM_P2P_NORMAL));
+  }
+  const Device* device = find_device(__func__);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  if (device->memory_info(*free, *total)) return ACL_SUCCESS;
+  return fail(ACL_ERROR_RT_INTERNAL_ERROR, "EE9999: %s: the device does not tell its memory",
+              __func__);
+}
+
+}  // extern "C"

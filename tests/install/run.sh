@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Installs a build, moves the installed tree elsewhere, and uses it as other projects would: a C
-# program through InfiniOP and a C++ program through the native API, built with CMake and with
-# pkg-config, run without LD_LIBRARY_PATH.
+# Installs a build, moves the installed tree elsewhere, and uses it as other projects would: a
+# program for each API, built with CMake and with pkg-config, run without LD_LIBRARY_PATH.
 #
 #   tests/install/run.sh BUILD_DIR
 set -euo pipefail
@@ -11,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 examples=$here/../../examples
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
-unset LD_LIBRARY_PATH INFINI_ROOT
+unset LD_LIBRARY_PATH INFINI_ROOT ASCEND_HOME_PATH
 
 # quietly COMMAND...: its output only when it fails.
 quietly() {
@@ -32,18 +31,23 @@ echo "CMake"
 quietly cmake -S "$here/consumer" -B "$temporary/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" \
   -DEXAMPLES="$examples"
 quietly cmake --build "$temporary/consumer"
-"$temporary/consumer/c_consumer"
-"$temporary/consumer/cpp_consumer"
+for consumer in c cpp aclnn graph; do "$temporary/consumer/${consumer}_consumer"; done
 
 echo "pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name normgrad.pc)")
 export PKG_CONFIG_PATH
-read -ra flags < <(pkg-config --cflags --libs normgrad-infiniop)
-quietly cc -std=c11 "$examples/layer_norm_infiniop.c" -o "$temporary/c_consumer" "${flags[@]}"
-read -ra flags < <(pkg-config --cflags --libs normgrad)
-quietly c++ -std=c++20 "$examples/batch_norm_cpp.cpp" -o "$temporary/cpp_consumer" "${flags[@]}"
-"$temporary/c_consumer"
-"$temporary/cpp_consumer"
+# consume PACKAGE SOURCE COMPILER...: builds and runs an example.
+consume() {
+  local package=$1 source=$2 flags
+  shift 2
+  read -ra flags < <(pkg-config --cflags --libs "$package")
+  quietly "$@" "$examples/$source" -o "$temporary/consumer_of_$package" "${flags[@]}"
+  "$temporary/consumer_of_$package"
+}
+consume normgrad-infiniop layer_norm_infiniop.c cc -std=c11
+consume normgrad batch_norm_cpp.cpp c++ -std=c++20
+consume normgrad-aclnn layer_norm_aclnn.cpp c++ -std=c++11
+consume normgrad-ge layer_norm_graph.cpp c++ -std=c++11
 
 echo "The README's program"
 sed -n '/^```c$/,/^```$/p' "$here/../../README.md" | sed '1d;$d' >"$temporary/readme.c"
@@ -57,6 +61,17 @@ root=$prefix/dialects/infini
 quietly cc -std=c11 "$examples/layer_norm_infiniop.c" -o "$temporary/root_consumer" \
   -I"$root/include" -L"$root/lib" -linfiniop -linfinirt
 LD_LIBRARY_PATH=$root/lib "$temporary/root_consumer"
+
+echo "ASCEND_HOME_PATH"
+root=$prefix/dialects/ascend
+quietly c++ -std=c++11 "$examples/layer_norm_aclnn.cpp" -o "$temporary/root_consumer" \
+  -I"$root/include" -I"$root/include/aclnn" -L"$root/lib64" -lascendcl -lnnopbase -lopapi_nn
+LD_LIBRARY_PATH=$root/lib64 "$temporary/root_consumer" | tee "$temporary/log"
+grep -q -- '-877.5.*-1747.5' "$temporary/log"
+# A relative include of a prototype, as samples have it, is found beside the graph headers.
+printf '#include "../op_graph/layer_norm_grad_proto.h"\n' |
+  quietly c++ -std=c++11 -x c++ -fsyntax-only -I"$root/include/graph" -I"$root/include/ge" \
+    -I"$root/include" -
 
 echo "The tool"
 "$prefix/bin/normgrad" info --op layer_norm --shape 16384x4096 --dtype bf16 | tee "$temporary/log"

@@ -1,0 +1,327 @@
+// Every wrong call of the other operators of aclnn, one thing wrong at a time: each argument in
+// turn null, of a wrong dtype, shape, layout or address. Then the wrong uses of an executor.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <ostream>
+
+#include "aclnn_spoiled_call.hpp"
+
+namespace acl_test {
+namespace {
+
+struct Variant {
+  const char* name;
+  Op op;
+  bool training = true;
+};
+constexpr Variant kVariants[] = {{"RmsNorm", Op::kRmsNorm},
+                                 {"BatchNorm", Op::kBatchNorm},
+                                 {"FrozenBatchNorm", Op::kBatchNorm, false},
+                                 {"Reduce", Op::kReduce},
+                                 {"Elemt", Op::kElemt}};
+
+// Absent here means null is right.
+bool optional(const Variant& v, const std::string& name) {
+  if (v.op == Op::kBatchNorm && name.starts_with(v.training ? "running" : "save")) return true;
+  return name == "weight";
+}
+
+// The arguments that take part, by name.
+std::vector<std::string> used(const Variant& v) {
+  std::vector<std::string> all;
+  for (const std::string& name : names(v.op)) {
+    const bool unread = v.op == Op::kReduce && name == "weight";
+    if (!unread && (name == "weight" || !optional(v, name))) all.push_back(name);
+  }
+  return all;
+}
+
+bool writes(const Variant& v, const std::string& name) {
+  return is_output(name) || (v.op == Op::kReduce && name.starts_with("sum"));
+}
+
+std::vector<int64_t> dense(const View& view) {
+  return normgrad::reference::strides_of({DType::kF32, view.shape});
+}
+
+void add_objects(const Variant& v, List& list) {
+  list.push_back(
+      {"size_null", 0, kNullPointer, {"workspaceSize"}, [](Spoiled& s) { s.null_size = true; }});
+  list.push_back(
+      {"executor_null", 0, kNullPointer, {"executor"}, [](Spoiled& s) { s.null_executor = true; }});
+  for (const std::string& name : names(v.op)) {
+    const bool right = optional(v, name);
+    list.push_back({name + "_null",
+                    0,
+                    right ? ACL_SUCCESS : kNullPointer,
+                    {name},
+                    [=](Spoiled& s) { s[name] = kAbsent; },
+                    right ? Phase::kAccepted : Phase::kFirst});
+  }
+  if (v.op != Op::kBatchNorm) return;
+  list.push_back({"outputMask_null", 0, kNullPointer, {"outputMask"}, [](Spoiled& s) {
+                    s.call.mask.reset();
+                  }});
+  for (size_t length : {0, 2, 4}) {
+    list.push_back(
+        {"outputMask_" + std::to_string(length), 0, kInvalid, {"outputMask"}, [=](Spoiled& s) {
+           s.call.mask = std::vector<char>(length, 1);
+         }});
+  }
+  if (v.training) return;
+  const double bad[] = {-1e-9, std::nan(""), std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < 3; ++i) {
+    list.push_back({"eps_" + std::to_string(i), 0, kInvalid, {"eps"}, [eps = bad[i]](Spoiled& s) {
+                      s.call.eps = eps;
+                    }});
+  }
+}
+
+void add_dtypes(const Variant& v, aclDataType dtype, List& list) {
+  const auto add = [&](const std::string& name, aclDataType bad, std::vector<std::string> says) {
+    list.push_back({name + "_dtype_" + std::to_string(bad + 1), 0, kInvalid, std::move(says),
+                    [=](Spoiled& s) { s[name].dtype = bad; }});
+  };
+  for (const std::string& name : used(v)) {
+    for (aclDataType bad : {ACL_DOUBLE, ACL_BOOL, ACL_INT64, ACL_DT_UNDEFINED}) {
+      add(name, bad, {name});
+    }
+    if (name != "counter") add(name, ACL_INT32, {name});
+  }
+  const std::vector<std::string> pair = {names(v.op)[0], names(v.op)[1]};
+  for (const std::string& name : pair) add(name, other(dtype), pair);
+  if (v.op == Op::kElemt) add("counter", ACL_BF16, {"counter"});
+  if (v.op != Op::kRmsNorm) return;
+  add("gamma", other(dtype), {"gamma"});
+  add("rstd", ACL_FLOAT16, {"rstd"});
+  add("dgammaOut", ACL_FLOAT16, {"dgammaOut"});
+}
+
+void add_shapes(const Variant& v, List& list) {
+  const std::string dy = names(v.op)[0], x = names(v.op)[1];
+  for (const std::string& name : used(v)) {
+    if (name == "counter") continue;
+    const Role role = role_of(v.op, name);
+    std::vector<std::string> says = {name};
+    if (role == Role::kData) says = {name, dy, x};
+    if (name == "gamma") says.push_back(x);
+    const auto add = [&](const char* what, std::function<void(Shape&)> spoil) {
+      list.push_back(
+          {name + "_shape_" + what, 0, kInvalid, says, [=](Spoiled& s) { spoil(s[name].shape); }});
+    };
+    add("longer", [](Shape& shape) { ++shape.back(); });
+    add("shorter", [](Shape& shape) { --shape.back(); });
+    add("rank_9", [](Shape& shape) { shape.insert(shape.begin(), 9 - shape.size(), 1); });
+    add("scalar", [](Shape& shape) { shape.clear(); });
+    if (role == Role::kData) add("swapped", [](Shape& shape) { std::swap(shape[0], shape[1]); });
+  }
+  const auto all = [&](const char* what, const Shape& shape, int64_t rows) {
+    list.push_back({std::string("all_shapes_") + what, 0, kInvalid, {""}, [=](Spoiled& s) {
+                      for (const std::string& name : used(v)) {
+                        const Role role = role_of(v.op, name);
+                        if (role == Role::kData) s[name].shape = shape;
+                        if (role == Role::kStatistic) s[name].shape = {rows};
+                      }
+                    }});
+  };
+  const int64_t huge = int64_t{1} << 60;
+  if (v.op == Op::kRmsNorm) {
+    all("rank_9", {1, 1, 1, 1, 1, 3, 2, 4, 5}, 6);
+    all("overflow", {huge, 2, 4, 5}, 2 * huge);
+    all("shorter_than_gamma", {5}, 1);
+    return;
+  }
+  all("rank_9", {3, 5, 4, 1, 1, 1, 1, 1, 1}, 0);
+  all("rank_1", {5}, 0);
+  all("overflow", {huge, 5, 4}, 0);
+  all("negative", {-3, 5, 4}, 0);
+  list.push_back({"no_channels", 0, kInvalid, {""}, [=](Spoiled& s) {
+                    for (const std::string& name : used(v)) {
+                      if (name != "counter") s[name].shape = {0};
+                      if (role_of(v.op, name) == Role::kData) s[name].shape = {3, 0, 4};
+                    }
+                  }});
+}
+
+void add_layouts(const Variant& v, List& list) {
+  for (const std::string& name : used(v)) {
+    if (name == "counter") continue;
+    const auto add = [&](const char* what, std::function<int64_t(int64_t)> change) {
+      list.push_back({name + "_strides_" + what, 0, kInvalid, {name}, [=](Spoiled& s) {
+                        s[name].strides = dense(s[name]);
+                        s[name].strides[0] = change(s[name].strides[0]);
+                      }});
+    };
+    add("negative", [](int64_t stride) { return -stride; });
+    add("overflow", [](int64_t) { return INT64_MAX / 2; });
+    if (!writes(v, name)) continue;
+    add("zero", [](int64_t) { return 0; });
+    if (role_of(v.op, name) == Role::kData) {
+      add("overlapping", [](int64_t stride) { return stride - 1; });
+    }
+  }
+}
+
+void add_addresses(const Variant& v, List& list) {
+  const std::vector<std::string> all = used(v);
+  for (const std::string& name : all) {
+    list.push_back({name + "_data_misaligned",
+                    0,
+                    kInvalid,
+                    {name},
+                    [=](Spoiled& s) { s[name].base = static_cast<char*>(s[name].base) + 1; },
+                    Phase::kEither});
+    list.push_back({name + "_data_null",
+                    0,
+                    kNullPointer,
+                    {name},
+                    [=](Spoiled& s) { s[name].base = nullptr; },
+                    Phase::kEither});
+    if (!writes(v, name)) continue;
+    for (const std::string& input : all) {
+      if (input == name) continue;
+      const bool in_place = role_of(v.op, name) == Role::kData &&
+                            role_of(v.op, input) == Role::kData && !writes(v, input);
+      const auto on = [&](const char* how, int64_t bytes, bool right) {
+        list.push_back(
+            {name + how + input,
+             0,
+             right ? ACL_SUCCESS : kInvalid,
+             {name, input},
+             [=](Spoiled& s) { s[name].base = static_cast<char*>(s[input].base) + bytes; },
+             right ? Phase::kAccepted : Phase::kSecond});
+      };
+      on("_on_", 0, in_place);
+      on("_overlaps_", 4, false);
+    }
+  }
+}
+
+// Only where the operator needs a workspace.
+void add_workspace(List& list) {
+  const auto add = [&](const char* name, aclnnStatus status, auto spoil) {
+    list.push_back({std::string("workspace_") + name,
+                    0,
+                    status,
+                    {"workspace"},
+                    [=](Spoiled& s) { s.workspace = spoil; },
+                    Phase::kSecond});
+  };
+  add("too_small", kInvalid, [](void*&, uint64_t& size) { --size; });
+  add("null", kNullPointer, [](void*& at, uint64_t&) { at = nullptr; });
+}
+
+struct Parameter {
+  Variant variant;
+  aclDataType dtype;
+  Wrong wrong;
+};
+
+void PrintTo(const Parameter& parameter, std::ostream* out) { *out << parameter.wrong.name; }
+
+std::vector<Parameter> parameters() {
+  std::vector<Parameter> all;
+  for (const Variant& variant : kVariants) {
+    for (aclDataType dtype : kDTypes) {
+      List list = {{"nothing", 0, ACL_SUCCESS, {}, [](Spoiled&) {}, Phase::kAccepted}};
+      add_objects(variant, list);
+      add_dtypes(variant, dtype, list);
+      add_shapes(variant, list);
+      add_layouts(variant, list);
+      add_addresses(variant, list);
+      if (variant.op != Op::kElemt) add_workspace(list);
+      for (const Wrong& wrong : list) all.push_back({variant, dtype, wrong});
+    }
+  }
+  return all;
+}
+
+class AclnnSiblingErrors : public testing::TestWithParam<Parameter> {};
+
+TEST_P(AclnnSiblingErrors, AnswersAsDocumented) {
+  const auto& [variant, dtype, wrong] = GetParam();
+  Spoiled spoiled(variant.op, dtype, variant.training);
+  expect_answer(spoiled, wrong);
+}
+
+std::string test_name(const testing::TestParamInfo<Parameter>& test) {
+  const auto& [variant, dtype, wrong] = test.param;
+  return std::string(variant.name) +
+         (dtype == ACL_FLOAT     ? "_F32_"
+          : dtype == ACL_FLOAT16 ? "_F16_"
+                                 : "_BF16_") +
+         wrong.name + (wrong.status ? "" : "_is_accepted");
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, AclnnSiblingErrors, testing::ValuesIn(parameters()), test_name);
+
+constexpr Op kOps[] = {Op::kLayerNorm, Op::kRmsNorm, Op::kBatchNorm, Op::kReduce, Op::kElemt};
+
+// An executor belongs to one operator and one run.
+class AclnnExecutorErrors : public testing::TestWithParam<Op> {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(phase_1(spoiled_.call, objects_, &size_, &executor_), ACL_SUCCESS) << last_message();
+    workspace_.resize(size_ + 1);
+  }
+  void TearDown() override { (void)aclDestroyAclOpExecutor(executor_); }
+
+  void expect_refused(aclnnStatus expected, const char* says, Op op, aclOpExecutor* executor,
+                      aclrtStream stream = nullptr) {
+    const std::vector<unsigned char> before = spoiled_.memory;
+    EXPECT_EQ(phase_2(op, workspace_.data(), size_, executor, stream), expected);
+    const std::string message = last_message();
+    EXPECT_NE(message.find(says), std::string::npos) << message;
+    EXPECT_EQ(spoiled_.memory, before);
+  }
+
+  Spoiled spoiled_{GetParam(), ACL_FLOAT};
+  Objects objects_{spoiled_.call};
+  uint64_t size_ = 0;
+  aclOpExecutor* executor_ = nullptr;
+  std::vector<char> workspace_;
+};
+
+TEST_P(AclnnExecutorErrors, NullOrUnknownIsRefused) {
+  char unknown[64] = {};
+  expect_refused(kNullPointer, "executor", GetParam(), nullptr);
+  expect_refused(kInvalid, "executor", GetParam(), reinterpret_cast<aclOpExecutor*>(unknown));
+}
+
+TEST_P(AclnnExecutorErrors, RunsOnce) {
+  EXPECT_EQ(phase_2(GetParam(), workspace_.data(), size_, executor_), ACL_SUCCESS);
+  expect_refused(kInvalid, "executor", GetParam(), executor_);
+}
+
+TEST_P(AclnnExecutorErrors, OfAnotherOperatorIsRefused) {
+  for (Op op : kOps) {
+    if (op != GetParam()) expect_refused(kInvalid, "executor", op, executor_);
+  }
+}
+
+TEST_P(AclnnExecutorErrors, DestroyedIsRefused) {
+  EXPECT_EQ(aclDestroyAclOpExecutor(executor_), ACL_SUCCESS);
+  expect_refused(kInvalid, "executor", GetParam(), executor_);
+}
+
+TEST_P(AclnnExecutorErrors, ADestroyedStreamIsRefused) {
+  aclrtStream stream = nullptr;
+  ASSERT_EQ(aclrtSetDevice(0), ACL_SUCCESS);
+  ASSERT_EQ(aclrtCreateStream(&stream), ACL_SUCCESS);
+  ASSERT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+  expect_refused(361001, "stream", GetParam(), executor_, stream);
+  EXPECT_EQ(aclrtResetDevice(0), ACL_SUCCESS);
+}
+
+TEST_P(AclnnExecutorErrors, IsGoneAfterANullWorkspace) {
+  if (size_ == 0) GTEST_SKIP() << "needs no workspace";
+  EXPECT_EQ(phase_2(GetParam(), nullptr, size_, executor_), kNullPointer);
+  expect_refused(kInvalid, "executor", GetParam(), executor_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, AclnnExecutorErrors, testing::ValuesIn(kOps));
+
+}  // namespace
+}  // namespace acl_test

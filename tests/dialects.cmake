@@ -1,0 +1,52 @@
+# The tests of the dialects.
+
+# normgrad_symbols_test(DIALECT LIBRARIES...): each exports what dialects/DIALECT/symbols.txt says.
+function(normgrad_symbols_test dialect)
+  foreach(library ${ARGN})
+    add_test(NAME symbols_${library} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/symbols_test.sh
+      $<TARGET_FILE:${library}> ${PROJECT_SOURCE_DIR}/dialects/${dialect}/symbols.txt)
+  endforeach()
+endfunction()
+
+set(infini infiniop infinirt)
+set(acl opapi_nn nnopbase ascendcl)
+set(ge ge_runner graph graph_base)
+
+# InfiniOP.
+foreach(name errors objects runtime values)
+  normgrad_test(infini_${name} ${infini})
+endforeach()
+add_executable(infini_abi_test infini_abi_test.c)
+normgrad_target(infini_abi_test)
+target_link_libraries(infini_abi_test PRIVATE ${infini})
+add_test(NAME infini_abi COMMAND infini_abi_test)
+add_test(NAME infini_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/infini_headers_test.sh)
+normgrad_symbols_test(infini ${infini})
+
+# aclnn.
+normgrad_test(acl_runtime ascendcl)
+foreach(name objects errors sibling_errors siblings values)
+  normgrad_test(aclnn_${name} ${acl})
+endforeach()
+target_link_libraries(aclnn_values_test PRIVATE ${infini})  # compares the two
+add_test(NAME acl_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/acl_headers_test.sh)
+normgrad_symbols_test(acl ${acl})
+
+# Graph mode.
+foreach(name objects graph compile errors operator_errors session_errors engine values)
+  normgrad_test(ge_${name} ${ge})
+endforeach()
+# The compiler's inner workings: what is computed, and where it is kept.
+foreach(source arena compile infer program)
+  target_sources(ge_compile_test PRIVATE ${PROJECT_SOURCE_DIR}/dialects/ge/runner/${source}.cpp)
+endforeach()
+target_include_directories(ge_compile_test PRIVATE ${PROJECT_SOURCE_DIR}/dialects/ge)
+add_test(NAME ge_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/ge_headers_test.sh)
+normgrad_symbols_test(ge ${ge})
+
+# All at once.
+foreach(name front_doors soak)
+  normgrad_test(${name} ${infini} ${acl} ${ge})
+endforeach()
+
+set_tests_properties(infini_objects acl_runtime aclnn_objects ge_graph PROPERTIES LABELS threads)

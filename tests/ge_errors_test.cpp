@@ -64,6 +64,29 @@ TEST_F(GeErrors, OutputDescriptions) {
   expect_refused(rms, {"dgamma: ", "DT_BF16"});
 }
 
+TEST_F(GeErrors, Formats) {
+  auto blocked = layer_norm();
+  blocked["dy"].SetFormat(ge::FORMAT_FRACTAL_NZ);
+  expect_refused(blocked, {"node 'node'", "dy: ", "plain format", "FRACTAL_NZ"});
+  auto gamma = rms_norm();
+  gamma["gamma"].SetFormat(ge::FORMAT_NC1HWC0);
+  expect_refused(gamma, {"gamma: ", "NC1HWC0"});
+  auto different = batch_norm(ge::FORMAT_NCHW);
+  different["dy"].SetFormat(ge::FORMAT_NHWC);
+  expect_refused(different, {"dy: ", "the format of x, NCHW", "NHWC"});
+}
+
+// What the mask turns off has no type to agree with.
+TEST_F(GeErrors, TypesOfMaskedOutputs) {
+  auto call = layer_norm(DT_FLOAT16, DT_FLOAT16);
+  call.node.update_output_desc_pd_beta(desc_of({5}, DT_FLOAT));
+  expect_refused(call, {"pd_beta: ", "type of pd_gamma"});
+  call.node.set_attr_output_mask({true, false, true});
+  Tensors outputs;
+  EXPECT_EQ(run(call.build(), call.feeds(), outputs), ge::SUCCESS);
+  EXPECT_EQ(outputs.at(2).GetTensorDesc().GetDataType(), DT_FLOAT);
+}
+
 TEST_F(GeErrors, Attributes) {
   for (const float eps : {-0.5f, -2.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
     auto call = layer_norm();

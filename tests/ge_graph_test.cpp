@@ -54,6 +54,16 @@ TEST_F(GeGraph, OperatorsFeedEachOther) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bytes(both[2 + i], one[i]));
 }
 
+// Half a million nodes, each fed by the one before, are freed without half a million stack frames.
+TEST_F(GeGraph, LongChainsAreFreed) {
+  ge::Operator last = ge::op::Data("first");
+  for (int i = 0; i < 500000; ++i) {
+    ge::op::RmsNormGrad next(std::to_string(i).c_str());
+    next.set_input_dy(last);
+    last = next;
+  }
+}
+
 TEST_F(GeGraph, BatchNormFormatsAgree) {
   auto nchw = batch_norm(ge::FORMAT_NCHW), nhwc = batch_norm(ge::FORMAT_NHWC);
   Tensors feeds = nchw.feeds(), turned = feeds, outputs, turned_outputs;

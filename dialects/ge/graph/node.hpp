@@ -60,6 +60,8 @@ struct OperatorImpl {
   std::vector<std::weak_ptr<OperatorImpl>> consumers;
   std::map<std::string, Operator::SubgraphBuilder> subgraphs;
   std::string problem;  // the first SetInput of an input that is not there
+
+  ~OperatorImpl();
 };
 
 struct GraphImpl {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <unordered_set>
 
 #include "error.hpp"
@@ -12,6 +13,26 @@ namespace ge {
 
 using normgrad::graph_mode::fail;
 using normgrad::graph_mode::guard;
+
+// Frees the producers that nobody else holds one after the other. Left to themselves they would
+// free each other, as deep in the stack as the chain of them is long.
+OperatorImpl::~OperatorImpl() {
+  try {
+    std::vector<std::shared_ptr<OperatorImpl>> open;
+    const auto take_producers = [&](OperatorImpl& node) {
+      for (InputSlot& input : node.inputs) {
+        if (input.producer) open.push_back(std::move(input.producer));
+      }
+    };
+    take_producers(*this);
+    while (!open.empty()) {
+      const std::shared_ptr<OperatorImpl> node = std::move(open.back());
+      open.pop_back();
+      if (node.use_count() == 1) take_producers(*node);
+    }
+  } catch (const std::bad_alloc&) {  // then they do free each other
+  }
+}
 
 namespace {
 

@@ -78,6 +78,22 @@ void mismatch(const Invocation& invocation, size_t input, const std::string& exp
   refuse(invocation, invocation.kind.inputs[input], "expected " + expected + ", got " + came);
 }
 
+// Formats whose elements do not lie in the order of the shape.
+bool is_blocked(::ge::Format format) {
+  switch (format) {
+    case ::ge::FORMAT_NC1HWC0:
+    case ::ge::FORMAT_FRACTAL_Z:
+    case ::ge::FORMAT_NC1HWC0_C04:
+    case ::ge::FORMAT_FRACTAL_NZ:
+    case ::ge::FORMAT_NDC1HWC0:
+    case ::ge::FORMAT_FRACTAL_Z_3D:
+    case ::ge::FORMAT_FRACTAL_NZ_C0_16:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void expect_type(const Invocation& invocation, size_t input,
@@ -121,6 +137,19 @@ void expect_same_output_type(const Invocation& invocation, size_t output, size_t
 }
 
 void check_data(const Invocation& invocation, size_t dy, size_t x) {
+  for (size_t input = 0; input < invocation.inputs.size(); ++input) {
+    const ::ge::Format format = invocation.inputs[input].GetFormat();
+    if (is_blocked(format))
+      mismatch(invocation, input, "a plain format", ::ge::GetFormatName(format));
+  }
+  const ::ge::Format format = invocation.inputs[x].GetFormat();
+  const ::ge::Format other = invocation.inputs[dy].GetFormat();
+  if (format != other && format != ::ge::FORMAT_ND && other != ::ge::FORMAT_ND) {
+    mismatch(invocation, dy,
+             "the format of " + std::string(invocation.kind.inputs[x]) + ", " +
+                 ::ge::GetFormatName(format),
+             ::ge::GetFormatName(other));
+  }
   const Shape shape = invocation.inputs[dy].GetShape();
   const std::vector<int64_t> dims = shape.GetDims();
   if (dims.empty() || dims.size() > 8) {

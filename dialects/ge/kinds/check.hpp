@@ -38,7 +38,8 @@ void expect_same_shape(const Invocation& invocation, size_t input, size_t as);
 // DT_FLOAT, or the type of input `as`.
 void expect_float_or_type(const Invocation& invocation, size_t input, size_t as);
 
-// dy of rank 1 to 8 without empty axes, x of the same shape and type.
+// Plain formats; dy of rank 1 to 8 without empty axes, x of the same shape, type and, unless one of
+// them is ND, format.
 void check_data(const Invocation& invocation, size_t dy, size_t x);
 
 // What rows need: a gamma that ends the shape of dy, and one statistic per row.

@@ -26,7 +26,6 @@ void check(const Invocation& invocation) {
   expect_type(invocation, kSpread, {::ge::DT_FLOAT});
   expect_type(invocation, kMean, {::ge::DT_FLOAT});
   expect_float_or_type(invocation, kGamma, kDy);
-  expect_same_output_type(invocation, kPdBeta, kPdGamma);
 }
 
 Produced produced(const Invocation& invocation) {
@@ -35,6 +34,7 @@ Produced produced(const Invocation& invocation) {
     refuse(invocation, "attribute output_mask",
            "expected 3 elements, got " + std::to_string(mask.size()));
   }
+  if (mask[kPdGamma] && mask[kPdBeta]) expect_same_output_type(invocation, kPdBeta, kPdGamma);
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = mask[i] && invocation.used[i];
   return mask;
 }

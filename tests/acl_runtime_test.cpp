@@ -171,7 +171,7 @@ TEST(AclEvent, TellsTime) {
   ASSERT_EQ(aclrtCreateEvent(&start), 0);
   ASSERT_EQ(aclrtCreateEventWithFlag(&end, ACL_EVENT_TIME_LINE), 0);
   float ms = -1;
-  EXPECT_NE(aclrtEventElapsedTime(&ms, start, end), 0);  // not recorded
+  expect_refused(aclrtEventElapsedTime(&ms, start, end), 107006, "startEvent has not been");
   aclrtEventRecordedStatus status = ACL_EVENT_RECORDED_STATUS_COMPLETE;
   EXPECT_EQ(aclrtQueryEventStatus(start, &status), 0);
   EXPECT_EQ(status, ACL_EVENT_RECORDED_STATUS_NOT_READY);
@@ -187,7 +187,7 @@ TEST(AclEvent, TellsTime) {
   EXPECT_GE(ms, 5);
   EXPECT_LT(ms, 5000);
   const float before = ms;
-  EXPECT_NE(aclrtEventElapsedTime(&ms, end, start), 0);  // backwards
+  expect_refused(aclrtEventElapsedTime(&ms, end, start), 107007, "before startEvent");
   EXPECT_EQ(ms, before);
   expect_refused(aclrtEventElapsedTime(nullptr, start, end), 100000, "ms");
   expect_refused(aclrtRecordEvent(nullptr, nullptr), 100000, "event");
@@ -250,7 +250,10 @@ TEST_P(AclMemcpy, CopiesOrRefuses) {
     EXPECT_EQ(copy(to.data(), 8, kFrom.data(), 8, static_cast<aclrtMemcpyKind>(kind)), 0);
     EXPECT_EQ(to, kFrom);
   }
-  Bytes to = kTo;
+  Bytes to = kFrom;
+  EXPECT_EQ(copy(to.data() + 1, 7, to.data(), 7, ACL_MEMCPY_DEVICE_TO_DEVICE), 0);  // overlapping
+  EXPECT_EQ(to, (Bytes{'a', 'a', 'b', 'c', 'd', 'e', 'f', 'g'}));
+  to = kTo;
   EXPECT_EQ(copy(nullptr, 0, nullptr, 0, static_cast<aclrtMemcpyKind>(99)), 0);  // nothing to copy
   expect_refused(copy(nullptr, 8, kFrom.data(), 8, ACL_MEMCPY_HOST_TO_DEVICE), 100000, "dst");
   expect_refused(copy(to.data(), 8, nullptr, 8, ACL_MEMCPY_HOST_TO_DEVICE), 100000, "src");
@@ -334,10 +337,16 @@ TEST(AclHalf, SaturatesAsDocumented) {
   EXPECT_EQ(aclFloatToFloat16(0x1.8p-24f), 2);
   EXPECT_EQ(aclFloatToFloat16(1 + 0x1p-11f), 0x3C00);
   EXPECT_EQ(aclFloatToFloat16(1 + 0x3p-11f), 0x3C02);
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every finite half comes back
-    const auto half = static_cast<aclFloat16>(bits);
-    if ((half & 0x7C00) == 0x7C00) continue;
-    ASSERT_EQ(aclFloatToFloat16(aclFloat16ToFloat(half)), half) << bits;
+  // Every finite half comes back; what lies in the middle of two goes to the even one.
+  for (uint32_t bits = 0; bits < 0x7BFF; ++bits) {
+    const auto half = static_cast<aclFloat16>(bits), next = static_cast<aclFloat16>(bits + 1);
+    const float low = aclFloat16ToFloat(half), high = aclFloat16ToFloat(next);
+    const float middle = low + (high - low) / 2;
+    ASSERT_EQ(aclFloatToFloat16(low), half);
+    ASSERT_EQ(aclFloatToFloat16(-low), half | 0x8000);
+    ASSERT_EQ(aclFloatToFloat16(middle), bits % 2 == 0 ? half : next);
+    ASSERT_EQ(aclFloatToFloat16(std::nextafter(middle, low)), half);
+    ASSERT_EQ(aclFloatToFloat16(std::nextafter(middle, high)), next);
   }
 }
 

@@ -49,4 +49,4 @@ foreach(name front_doors soak)
   normgrad_test(${name} ${infini} ${acl} ${ge})
 endforeach()
 
-set_tests_properties(infini_objects acl_runtime aclnn_objects ge_graph PROPERTIES LABELS threads)
+list(APPEND threaded infini_objects acl_runtime aclnn_objects ge_graph)

@@ -2,41 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 #include <thread>
 
+#include "failing_new.hpp"
 #include "infini_call.hpp"
 #include "infinirt.h"
-
-#if !defined(NORMGRAD_SANITIZE_THREAD)  // whose runtime has its own operator new
-namespace {
-
-thread_local int64_t allocations = 0;
-thread_local int64_t allocations_left = -1;  // negative: no limit
-
-void* allocate(size_t size) {
-  ++allocations;
-  if (allocations_left == 0) return nullptr;
-  if (allocations_left > 0) --allocations_left;
-  return std::malloc(size > 0 ? size : 1);
-}
-
-}  // namespace
-
-// The libraries use these too; alignments beyond malloc's are not counted. Inlined, they look to
-// the compiler like new paired with free.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (void* memory = allocate(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  return allocate(size);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#endif
 
 namespace infini_test {
 namespace {

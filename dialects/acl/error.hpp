@@ -5,8 +5,6 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
-#include <new>
 
 // Live in libascendcl, as the sentence and the device do; the other two libraries call them. Not
 // in any public header.
@@ -35,20 +33,6 @@ inline constexpr int kSentence = 1024;
   va_end(arguments);
   normgradAclSetErrorMessage(sentence);
   return status;
-}
-
-// Runs `body`; an exception becomes a status, because none may cross a C boundary.
-template <class Body>
-int32_t guard(int32_t out_of_memory, int32_t unexpected, const Body& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return fail(out_of_memory, "out of memory");
-  } catch (const std::exception& error) {
-    return fail(unexpected, "unexpected failure: %s", error.what());
-  } catch (...) {
-    return fail(unexpected, "unexpected failure");
-  }
 }
 
 }  // namespace normgrad::acl

@@ -89,6 +89,16 @@ Status prepare_channels(ChannelsProblem problem, int channel_axis, Device device
               prepared);
 }
 
+// One of two steps, which take rstd.
+template <class Call>
+Status prepare_step(const Call& call, ChannelsStep step, Device device, Prepared& prepared) {
+  ChannelsProblem problem;
+  problem.spread_is_rstd = true;
+  problem.step = step;
+  prepared.operands = operands_of(call);
+  return prepare_channels(problem, call.channel_axis, device, prepared);
+}
+
 }  // namespace
 
 Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared) {
@@ -106,19 +116,11 @@ Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared)
 }
 
 Status prepare(const BatchNormReduceBackward& call, Device device, Prepared& prepared) {
-  ChannelsProblem problem;
-  problem.spread_is_rstd = true;
-  problem.step = ChannelsStep::kReduce;
-  prepared.operands = operands_of(call);
-  return prepare_channels(problem, call.channel_axis, device, prepared);
+  return prepare_step(call, ChannelsStep::kReduce, device, prepared);
 }
 
 Status prepare(const BatchNormElementwiseBackward& call, Device device, Prepared& prepared) {
-  ChannelsProblem problem;
-  problem.spread_is_rstd = true;
-  problem.step = ChannelsStep::kElementwise;
-  prepared.operands = operands_of(call);
-  return prepare_channels(problem, call.channel_axis, device, prepared);
+  return prepare_step(call, ChannelsStep::kElementwise, device, prepared);
 }
 
 }  // namespace normgrad

@@ -220,6 +220,13 @@ TEST(AclMemory, IsAlignedAndWhole) {
   expect_refused(aclrtFree(nullptr), 100000, "devPtr");
   expect_refused(aclrtFreeHost(nullptr), 100000, "hostPtr");
   EXPECT_EQ(memory, before);
+  int something = 0;
+  expect_refused(aclrtFree(&something), 107000, "devPtr");
+  expect_refused(aclrtFreeHost(&something), 107000, "hostPtr");
+  ASSERT_EQ(aclrtMalloc(&memory, 4, ACL_MEM_MALLOC_HUGE_FIRST), 0);
+  expect_refused(aclrtFreeHost(memory), 107000, "hostPtr");
+  EXPECT_EQ(aclrtFree(memory), 0);
+  expect_refused(aclrtFree(memory), 107000, "free already");
   size_t free = 0, total = 0;
   for (const aclrtMemAttr attr : {ACL_DDR_MEM, ACL_HBM_MEM}) {
     EXPECT_EQ(aclrtGetMemInfo(attr, &free, &total), 0);

@@ -441,11 +441,12 @@ TEST(AclnnExecutor, MissingWorkspaceEndsIt) {
   for (const bool repeatable : {false, true}) {
     LayerNorm call;
     ASSERT_EQ(call.prepare(), 0);
+    ASSERT_GT(call.workspace_size, 0u);
     if (repeatable) {
       EXPECT_EQ(aclSetAclOpExecutorRepeatable(call.executor), 0);
     }
-    const uint64_t size = call.workspace_size > 0 ? call.workspace_size : 8;
-    EXPECT_EQ(aclnnLayerNormBackward(nullptr, size, call.executor, nullptr), kNullPointer);
+    EXPECT_EQ(aclnnLayerNormBackward(nullptr, call.workspace_size, call.executor, nullptr),
+              kNullPointer);
     EXPECT_EQ(call.run(), kInvalid);
     EXPECT_EQ(aclDestroyAclOpExecutor(call.executor), kNoObject);
     EXPECT_TRUE(call.untouched());
@@ -526,6 +527,42 @@ TEST(AclnnExecutor, TensorsMayGoAfterTheRunNotBefore) {
   EXPECT_EQ(call.run(), kNoObject);
   EXPECT_TRUE(call.untouched());
   mean = make({2, 1}, call.data[LayerNorm::kMean].data());
+}
+
+// What the first stage saw is what runs: a tensor described anew, or one in the place of another,
+// is not written to with the old strides.
+TEST(AclnnExecutor, TensorsMayNotChangeBetweenTheStages) {
+  for (const bool again : {false, true}) {
+    LayerNorm call;
+    ASSERT_EQ(call.prepare(), 0);
+    aclTensor*& dx = call.tensors[LayerNorm::kDx];
+    void* memory = call.data[LayerNorm::kDx].data();
+    const int64_t dims[] = {1, 2}, strides[] = {2, 1};
+    if (again) {
+      ASSERT_EQ(
+          aclInitTensor(dx, dims, 2, ACL_FLOAT16, strides, -1, ACL_FORMAT_ND, dims, 2, memory), 0);
+    } else {
+      EXPECT_EQ(aclDestroyTensor(dx), 0);
+      dx = make({1, 2}, memory);  // most likely at the same address
+    }
+    EXPECT_EQ(call.run(), kNoObject);
+    EXPECT_TRUE(call.untouched());
+  }
+}
+
+TEST(AclnnExecutor, MayBeDestroyedDuringARun) {
+  for (int round = 0; round < 200; ++round) {
+    LayerNorm call;
+    ASSERT_EQ(call.prepare(), 0);
+    ASSERT_EQ(aclSetAclOpExecutorRepeatable(call.executor), 0);
+    std::thread runner([&] {
+      aclnnStatus status = 0;
+      while (status == 0) status = call.run();
+      EXPECT_EQ(status, kInvalid);
+    });
+    EXPECT_EQ(aclDestroyAclOpExecutor(call.executor), 0);
+    runner.join();
+  }
 }
 
 TEST(AclnnExecutor, RepeatableRunsAgainWithOtherAddresses) {

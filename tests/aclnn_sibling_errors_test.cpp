@@ -145,6 +145,33 @@ void add_shapes(const Variant& v, List& list) {
                   }});
 }
 
+// The format says where the channels are; blocked ones, and those with channels elsewhere, do not
+// go.
+void add_formats(const Variant& v, List& list) {
+  if (v.op == Op::kRmsNorm) return;
+  const auto all = [&](const char* what, aclFormat format, Phase phase) {
+    list.push_back({std::string("all_formats_") + what,
+                    0,
+                    phase == Phase::kAccepted ? ACL_SUCCESS : kInvalid,
+                    {"gradOut", "input", "gradInput"},
+                    [=](Spoiled& s) {
+                      for (const std::string& name : used(v)) {
+                        if (role_of(v.op, name) == Role::kData) s[name].format = format;
+                      }
+                    },
+                    phase});
+  };
+  all("NCL", ACL_FORMAT_NCL, Phase::kAccepted);
+  all("NCHW", ACL_FORMAT_NCHW, Phase::kAccepted);
+  all("HWCN", ACL_FORMAT_HWCN, Phase::kFirst);
+  all("NC1HWC0", ACL_FORMAT_NC1HWC0, Phase::kFirst);
+  all("FRACTAL_NZ", ACL_FORMAT_FRACTAL_NZ, Phase::kFirst);
+  if (v.op != Op::kBatchNorm) all("NHWC", ACL_FORMAT_NHWC, Phase::kFirst);
+  list.push_back({"gradOut_format_NHWC", 0, kInvalid, {"gradOut"}, [](Spoiled& s) {
+                    s["gradOut"].format = ACL_FORMAT_NHWC;
+                  }});
+}
+
 void add_layouts(const Variant& v, List& list) {
   for (const std::string& name : used(v)) {
     if (name == "counter") continue;
@@ -229,6 +256,7 @@ std::vector<Parameter> parameters() {
       add_objects(variant, list);
       add_dtypes(variant, dtype, list);
       add_shapes(variant, list);
+      add_formats(variant, list);
       add_layouts(variant, list);
       add_addresses(variant, list);
       if (variant.op != Op::kElemt) add_workspace(list);

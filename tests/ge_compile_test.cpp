@@ -91,6 +91,36 @@ TEST(GeCompile, NodesOfNoUseAreNotRun) {
   EXPECT_EQ(compile(chain.graph, chain.feeds(6, 40)).steps.size(), 2u);
 }
 
+// A node whose output goes to an input that nobody reads: running_mean in training, or any input of
+// a node that is masked altogether.
+TEST(GeCompile, WhatIsNotReadIsNotComputed) {
+  Chain chain(1);
+  ge::op::BatchNormGradV3 batch_norm("batch_norm");
+  std::vector<ge::op::Data> data;
+  for (const char* name : {"bn_dy", "bn_x", "weight", "running_var", "save_mean", "save_rstd"}) {
+    data.emplace_back(name);
+  }
+  batch_norm.set_input_dy(data[0]).set_input_x(data[1]).set_input_weight(data[2]);
+  batch_norm.set_input_running_mean_by_name(chain.nodes[0], "pd_gamma");
+  batch_norm.set_input_running_var(data[3]).set_input_save_mean(data[4]);
+  batch_norm.set_input_save_rstd(data[5]);
+  std::vector<ge::Operator> inputs(chain.data.begin(), chain.data.end());
+  inputs.insert(inputs.end(), data.begin(), data.end());
+  for (const bool training : {true, false}) {
+    batch_norm.set_attr_is_training(training);
+    ge::Graph graph("unread");
+    graph.SetInputs(inputs).SetOutputs(std::vector<ge::Operator>{batch_norm});
+    Descs feeds = chain.feeds(6, 40);
+    for (int i = 0; i < 2; ++i) feeds.push_back(desc_of({3, 40, 2}));
+    for (int i = 0; i < 4; ++i) feeds.push_back(desc_of({40}));
+    EXPECT_EQ(compile(graph, feeds).steps.size(), training ? 1u : 2u);
+  }
+  Chain masked(2);
+  masked.nodes[1].set_attr_output_mask({false, false, false});
+  masked.graph.SetOutputs(std::vector<ge::Operator>{masked.nodes[1]});
+  EXPECT_EQ(compile(masked.graph, masked.feeds(6, 40)).steps.size(), 0u);
+}
+
 TEST(GeCompile, MaskedOutputsAreZeros) {
   Chain chain(1);
   chain.nodes[0].set_attr_output_mask({false, true, false});

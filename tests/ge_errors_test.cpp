@@ -74,6 +74,8 @@ TEST_F(GeErrors, Formats) {
   auto different = batch_norm(ge::FORMAT_NCHW);
   different["dy"].SetFormat(ge::FORMAT_NHWC);
   expect_refused(different, {"dy: ", "the format of x, NCHW", "NHWC"});
+  auto elsewhere = batch_norm(ge::FORMAT_HWCN);  // channels are axis 2 there
+  expect_refused(elsewhere, {"x: ", "NCHW", "HWCN"});
 }
 
 // What the mask turns off has no type to agree with.

@@ -92,6 +92,16 @@ TEST_F(GeGraph, BatchNormFormatsAgree) {
   }
 }
 
+// Where x is ND, dy says where the channels are.
+TEST_F(GeGraph, EitherFormatTellsTheChannels) {
+  auto both = batch_norm(ge::FORMAT_NHWC), one = batch_norm(ge::FORMAT_NHWC);
+  one["x"].SetFormat(ge::FORMAT_ND);
+  Tensors expected, outputs;
+  ASSERT_EQ(run(both.build(), both.feeds(), expected), SUCCESS) << message();
+  ASSERT_EQ(run(one.build(), one.feeds(), outputs), SUCCESS) << message();
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bytes(outputs[i], expected[i])) << i;
+}
+
 TEST_F(GeGraph, ConstantsAreNotFed) {
   auto fed = layer_norm();
   Tensors feeds = fed.feeds(), expected, outputs;
@@ -178,6 +188,25 @@ TEST_F(GeGraph, AsynchronousRuns) {
   EXPECT_EQ(good, 50);
   EXPECT_EQ(refused, 1);
   EXPECT_NE(why.find("expected 5 input tensors"), std::string::npos) << why;
+}
+
+// A callback's captures may go once RemoveGraph has returned.
+TEST_F(GeGraph, RemovingWaitsForTheCallback) {
+  auto call = layer_norm();
+  ge::Session session(Options{});
+  ASSERT_EQ(session.AddGraph(1, call.build()), SUCCESS) << message();
+  std::atomic<bool> done{false};
+  std::promise<void> begun;
+  ASSERT_EQ(session.RunGraphAsync(1, call.feeds(),
+                                  [&](ge::Status, std::vector<ge::Tensor>&) {
+                                    begun.set_value();
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                    done = true;
+                                  }),
+            SUCCESS);
+  begun.get_future().wait();
+  EXPECT_EQ(session.RemoveGraph(1), SUCCESS);
+  EXPECT_TRUE(done);
 }
 
 TEST_F(GeGraph, ASessionMayEndInItsCallback) {

@@ -123,8 +123,11 @@ MUTANTS = [
     ("graph_computes_unused_outputs", "dialects/ge/kinds/layer_norm_grad.cpp",
      "mask[i] = mask[i] && invocation.used[i];", "mask[i] = mask[i] && invocation.used.size() > 0;"),
     ("graph_frees_buffers_too_early", "dialects/ge/runner/compile.cpp",
-     "if (translation.inputs[i]) value(node.inputs[i].from).last = step;",
-     "if (translation.inputs[i]) value(node.inputs[i].from).last = 0;"),
+     "if (translations_[step].inputs[i]) value(inputs[i].from).last = step;",
+     "if (translations_[step].inputs[i]) value(inputs[i].from).last = 0;"),
+    ("graph_runs_what_nobody_reads", "dialects/ge/runner/compile.cpp",
+     "if (!translation.inputs[i]) continue;\n      Value& input",
+     "if (i == 99) continue;\n      Value& input"),
     # Checks and threads.
     ("any_overlap_is_in_place", "src/ops/plan.cpp",
      "a.data == b.data &&", "(a.data == b.data || a.data != nullptr) &&"),

@@ -128,6 +128,15 @@ TEST(Soak, Aclnn) {
   EXPECT_EQ(aclFinalize(), ACL_SUCCESS);
 }
 
+// One Data for ever new consumers.
+TEST(Soak, AProducerForgetsDeadConsumers) {
+  ge::op::Data data("data");
+  expect_no_growth([&] {
+    ge::op::RmsNormGrad node("node");
+    node.set_input_dy(data);
+  });
+}
+
 // Graph, session and run; each round also runs a graph that is not there.
 TEST(Soak, Graph) {
   const std::map<ge::AscendString, ge::AscendString> options;

@@ -95,7 +95,8 @@ void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int6
   } else if (elements > 0 && needs_sums(problem)) {
     total = {sums.dy, sums.dy_centred, n.scale * sums.dy_centred};
   }
-  const bool summed = elements > 0 && (needs_sums(problem) || !problem.frozen);
+  const bool summed =
+      problem.step == ChannelsStep::kElementwise || (elements > 0 && needs_sums(problem));
   if (summed &&
       (n.zero || !is_safe(n.scale) || !are_safe(total.dy / elements, total.dy_x_hat / elements))) {
     if (needs_sums(problem)) total = wide_sums<T>(problem, buffers, c, n);

@@ -1,7 +1,7 @@
 // Copies of strided tensors into the workspace and out of it, with a change of type where asked.
 //
-// Tiles of about 4096 elements over the two axes along which either side is densest: a transposed
-// tensor then costs one pass over its cache lines, not one line per element.
+// Tiles over the two axes along which either side is densest: a transposed tensor then costs one
+// pass over its cache lines, not one line per element. A task has about 4096 elements.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -51,27 +51,29 @@ class Tiling {
     if (problem.rank > 0) inner = axis_of(inner_axis_);
     if (across_axis_ >= 0 && problem.rank > 1) across = axis_of(across_axis_);
     inner.tile = std::min<int64_t>(inner.extent, transposed ? 64 : kElements);
-    across.tile = kElements / inner.tile;
-    tasks = inner.tiles() * across.tiles();
+    across.tile = std::min(across.extent, kElements / inner.tile);
+    tiles = inner.tiles() * across.tiles();
     for (int axis = 0; axis < problem.rank; ++axis) {
-      if (is_outer(axis)) tasks *= problem.extents[axis];
+      if (is_outer(axis)) tiles *= problem.extents[axis];
     }
+    tiles_per_task = kElements / (inner.tile * across.tile);  // 1, but for tiny extents
+    tasks = (tiles + tiles_per_task - 1) / tiles_per_task;
   }
 
-  // The offsets of a task's tile, and its place in the tiled axes.
+  // The offsets of a tile, and its place in the tiled axes.
   struct Tile {
     int64_t from = 0, to = 0, inner_begin = 0, across_begin = 0;
   };
-  Tile tile(int64_t task) const {
+  Tile tile(int64_t number) const {
     Tile tile;
-    tile.inner_begin = task % inner.tiles() * inner.tile;
-    task /= inner.tiles();
-    tile.across_begin = task % across.tiles() * across.tile;
-    task /= across.tiles();
+    tile.inner_begin = number % inner.tiles() * inner.tile;
+    number /= inner.tiles();
+    tile.across_begin = number % across.tiles() * across.tile;
+    number /= across.tiles();
     for (int axis = problem_.rank - 1; axis >= 0; --axis) {
       if (!is_outer(axis)) continue;
-      const int64_t index = task % problem_.extents[axis];
-      task /= problem_.extents[axis];
+      const int64_t index = number % problem_.extents[axis];
+      number /= problem_.extents[axis];
       tile.from += index * problem_.from[axis];
       tile.to += index * problem_.to[axis];
     }
@@ -79,7 +81,7 @@ class Tiling {
   }
 
   Axis inner, across;
-  int64_t tasks = 1;
+  int64_t tiles = 1, tiles_per_task = 1, tasks = 1;
 
  private:
   static constexpr int64_t kElements = 4096;
@@ -93,22 +95,29 @@ class Tiling {
 };
 
 template <class From, class To>
+void copy_tile(const Tiling& tiling, int64_t number, const From* from, To* to) {
+  const Tiling::Tile tile = tiling.tile(number);
+  const Axis &inner = tiling.inner, &across = tiling.across;
+  const int64_t inner_end = std::min(tile.inner_begin + inner.tile, inner.extent);
+  const int64_t across_end = std::min(tile.across_begin + across.tile, across.extent);
+  for (int64_t a = tile.across_begin; a < across_end; ++a) {
+    const From* source = from + tile.from + a * across.from;
+    To* target = to + tile.to + a * across.to;
+    for (int64_t i = tile.inner_begin; i < inner_end; ++i) {
+      target[i * inner.to] = convert<To>(source[i * inner.from]);
+    }
+  }
+}
+
+template <class From, class To>
 void copy_tiles(const CopyProblem& problem, const From* from, To* to) {
   const Tiling tiling(problem);
   int64_t bytes = static_cast<int64_t>(sizeof(From) + sizeof(To));
   for (int axis = 0; axis < problem.rank; ++axis) bytes *= problem.extents[axis];
   parallel_for(tiling.tasks, bytes, [&](int64_t task) {
-    const Tiling::Tile tile = tiling.tile(task);
-    const Axis &inner = tiling.inner, &across = tiling.across;
-    const int64_t inner_end = std::min(tile.inner_begin + inner.tile, inner.extent);
-    const int64_t across_end = std::min(tile.across_begin + across.tile, across.extent);
-    for (int64_t a = tile.across_begin; a < across_end; ++a) {
-      const From* source = from + tile.from + a * across.from;
-      To* target = to + tile.to + a * across.to;
-      for (int64_t i = tile.inner_begin; i < inner_end; ++i) {
-        target[i * inner.to] = convert<To>(source[i * inner.from]);
-      }
-    }
+    const int64_t begin = task * tiling.tiles_per_task;
+    const int64_t end = std::min(begin + tiling.tiles_per_task, tiling.tiles);
+    for (int64_t tile = begin; tile < end; ++tile) copy_tile(tiling, tile, from, to);
   });
 }
 

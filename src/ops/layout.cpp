@@ -78,16 +78,6 @@ Status bad_strides(const char* name, std::string what) {
 
 }  // namespace
 
-std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size());
-  int64_t stride = 1;
-  for (size_t axis = shape.size(); axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= std::max<int64_t>(shape[axis], 1);
-  }
-  return strides;
-}
-
 std::string to_string(const std::vector<int64_t>& values) {
   std::string text = "(";
   for (size_t i = 0; i < values.size(); ++i) {
@@ -157,7 +147,10 @@ Status check_shape(const char* name, Tensor& tensor) {
       return bad_shape(name, "shape " + to_string(tensor.shape) + " has more than 2^63 - 1 bytes");
     }
   }
-  if (tensor.strides.empty()) tensor.strides = contiguous_strides(tensor.shape);
+  if (tensor.strides.empty()) {
+    const View view = contiguous_view(tensor.dtype, tensor.shape);
+    tensor.strides.assign(view.strides.begin(), view.strides.begin() + view.rank);
+  }
   return {};
 }
 

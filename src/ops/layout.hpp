@@ -28,9 +28,6 @@ struct Extent {
   std::array<Axis, kMaxRank> axes{};
 };
 
-// Row-major strides of a shape.
-std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
-
 // "(8, 512)"
 std::string to_string(const std::vector<int64_t>& values);
 

@@ -7,11 +7,18 @@ using namespace normgrad::acl;  // NOLINT: the C functions below are this namesp
 
 namespace {
 
+// What a run needs of its executor, which another thread may destroy meanwhile.
+struct Run {
+  normgrad::Plan plan;
+  Operands operands;
+  std::unique_ptr<aclOpExecutor> ended;  // deletes the executor when the run is over
+};
+
 // Decides, while nobody else can, whether this run may use the executor and whether it ends it: a
 // run ends every executor that is not repeatable, and a missing workspace ends any. One that is
 // too small ends none, so that the caller can come again with a larger one.
 int32_t claim(const char* op, const void* workspace, uint64_t workspace_size,
-              aclOpExecutor* executor, std::unique_ptr<aclOpExecutor>& ended) {
+              aclOpExecutor* executor, Run& run) {
   LiveLock lock(executor);
   if (!lock.live(Kind::kExecutor)) {
     return refuse(kInvalid,
@@ -21,31 +28,32 @@ int32_t claim(const char* op, const void* workspace, uint64_t workspace_size,
   if (executor->op != op) {
     return refuse(kInvalid, "executor: expected one of %s, got one of %s", op, executor->op);
   }
-  const bool missing = !workspace && workspace_size > 0;
   const size_t needed = executor->plan.workspace_size();
+  const bool missing = !workspace && workspace_size > 0;
   if (!missing && workspace_size < needed) {
     return refuse(kInvalid, "workspaceSize: expected at least %zu bytes, got %llu", needed,
                   static_cast<unsigned long long>(workspace_size));
   }
+  run.plan = executor->plan;
+  run.operands = executor->operands;
   if (missing || !executor->repeatable) {
     lock.leave();
-    ended.reset(executor);
+    run.ended.reset(executor);
   }
   return missing ? null_argument("workspace") : kSuccess;
 }
 
-// The addresses that the tensors have now. kNoObject if one of them was destroyed.
+// The addresses that the tensors have now. kNoObject if one of them is not what it was.
 int32_t read_addresses(const Operands& operands, normgrad::Buffers& buffers) {
-  const aclTensor* gone = nullptr;
-  const auto data = [&](const aclTensor* tensor) -> void* {
+  const aclTensor* changed = nullptr;
+  const auto data = [&](const Operand& operand) -> void* {
+    const aclTensor* tensor = operand.tensor;
     if (!tensor) return nullptr;
-    if (!normgradAclIsLive(tensor, Kind::kTensor)) {
-      gone = tensor;
+    if (!normgradAclIsLive(tensor, Kind::kTensor) || tensor->serial != operand.serial) {
+      changed = tensor;
       return nullptr;
     }
-    if (!tensor->data) return nullptr;
-    const auto itemsize = static_cast<int64_t>(size_of(tensor->view.dtype));
-    return static_cast<char*>(tensor->data) + tensor->offset * itemsize;
+    return tensor->data ? static_cast<char*>(tensor->data) + operand.offset : nullptr;
   };
   buffers = {.x = data(operands.x),
              .dy = data(operands.dy),
@@ -58,7 +66,9 @@ int32_t read_addresses(const Operands& operands, normgrad::Buffers& buffers) {
              .sum_dy = data(operands.sum_dy),
              .sum_dy_xmu = data(operands.sum_dy_xmu),
              .count = data(operands.count)};
-  return gone ? not_live("a tensor of the executor", gone) : kSuccess;
+  if (!changed) return kSuccess;
+  return refuse(kNoObject, "executor: its tensor %p was destroyed or described anew",
+                static_cast<const void*>(changed));
 }
 
 aclnnStatus set_address(aclOpExecutor* executor, aclTensor* tensor, void* addr) noexcept {
@@ -87,16 +97,12 @@ int32_t normgradAclRun(const char* op, void* workspace, uint64_t workspace_size,
                        aclOpExecutor* executor, aclrtStream stream) noexcept {
   if (!executor) return null_argument("executor");
   return guarded(kInner, [&]() -> int32_t {
-    std::unique_ptr<aclOpExecutor> ended;  // deletes the executor when the run is over
-    if (const int32_t status = claim(op, workspace, workspace_size, executor, ended)) {
-      return status;
-    }
-    if (!normgradAclIsStream(stream)) {
-      return refuse(kRuntime, "stream: %p was destroyed or is something else", stream);
-    }
+    Run run;
+    if (const int32_t status = claim(op, workspace, workspace_size, executor, run)) return status;
+    if (!normgradAclIsStream(stream)) return not_live("stream", stream, kRuntime);
     normgrad::Buffers buffers;
-    if (const int32_t status = read_addresses(executor->operands, buffers)) return status;
-    return answer(executor->plan.execute(buffers, workspace, workspace_size, stream), kInner);
+    if (const int32_t status = read_addresses(run.operands, buffers)) return status;
+    return answer(run.plan.execute(buffers, workspace, workspace_size, stream), kInner);
   });
 }
 
@@ -191,8 +197,5 @@ aclnnStatus aclDumpOpTensors(const char* opType, const char* opName, aclTensor**
     if (!tensors[i]) return null_argument("a tensor");
     if (!normgradAclIsLive(tensors[i], Kind::kTensor)) return not_live("a tensor", tensors[i]);
   }
-  if (!normgradAclIsStream(stream)) {
-    return refuse(kRuntime, "stream: %p was destroyed or is something else", stream);
-  }
-  return kSuccess;
+  return normgradAclIsStream(stream) ? kSuccess : not_live("stream", stream, kRuntime);
 }

@@ -31,10 +31,6 @@ class LiveLock {
   std::lock_guard<std::mutex> lock_;
 };
 
-inline int32_t not_live(const char* name, const void* object) noexcept {
-  return refuse(kNoObject, "%s: %p was destroyed or is something else", name, object);
-}
-
 // Takes an object out of the set: from then on it is the caller's to delete.
 template <class T>
 int32_t take(const T* object, const char* name) noexcept {
@@ -60,7 +56,7 @@ T* publish(std::unique_ptr<T> object) noexcept {
   return normgradAclEnter(object.get()) ? object.release() : nullptr;
 }
 
-// What a getter or setter asks first: the object, and one or two places to write to.
+// What a getter or setter asks first: the object, and the place to write to.
 template <class T>
 int32_t check(const T* object, const char* name, const void* out, const char* out_name) noexcept {
   if (!object) return null_argument(name);

@@ -48,6 +48,7 @@ struct aclTensor : normgrad::acl::ObjectOf<normgrad::acl::Kind::kTensor> {
   std::vector<int64_t> storage_shape;
   int64_t offset = 0;
   void* data = nullptr;
+  uint64_t serial = 0;  // of this description: no two that were ever made have the same
 };
 
 struct aclScalar : normgrad::acl::ObjectOf<normgrad::acl::Kind::kScalar> {
@@ -64,19 +65,32 @@ struct aclScalarList : normgrad::acl::ArrayOf<normgrad::acl::Kind::kScalarList, 
 
 namespace normgrad::acl {
 
-// The caller's tensors of a call, by the role they play; null where there is none.
+// One of the caller's tensors as the first stage saw it. All but its address is fixed from then on;
+// the serial number tells when it has been described anew, or another one has its place.
+struct Operand {
+  Operand(const aclTensor* t = nullptr)
+      : tensor(t),
+        serial(t ? t->serial : 0),
+        offset(t ? t->offset * static_cast<int64_t>(size_of(t->view.dtype)) : 0) {}
+
+  const aclTensor* tensor;
+  uint64_t serial;
+  int64_t offset;  // in bytes
+};
+
+// The tensors of a call, by the role they play; null where there is none.
 struct Operands {
-  const aclTensor* x = nullptr;
-  const aclTensor* dy = nullptr;
-  const aclTensor* gamma = nullptr;
-  const aclTensor* mean = nullptr;
-  const aclTensor* spread = nullptr;
-  const aclTensor* dx = nullptr;
-  const aclTensor* dgamma = nullptr;
-  const aclTensor* dbeta = nullptr;
-  const aclTensor* sum_dy = nullptr;
-  const aclTensor* sum_dy_xmu = nullptr;
-  const aclTensor* count = nullptr;
+  Operand x = {};
+  Operand dy = {};
+  Operand gamma = {};
+  Operand mean = {};
+  Operand spread = {};
+  Operand dx = {};
+  Operand dgamma = {};
+  Operand dbeta = {};
+  Operand sum_dy = {};
+  Operand sum_dy_xmu = {};
+  Operand count = {};
 };
 
 }  // namespace normgrad::acl
@@ -97,7 +111,7 @@ extern "C" {
 // Whether `object` is a live object of that kind. Pointers to anything else are not read.
 __attribute__((visibility("default"))) bool normgradAclIsLive(const void* object,
                                                               normgrad::acl::Kind kind) noexcept;
-// Takes an executor into the set of live objects; false when memory ran out.
+// Takes an object into the set of live ones; false when memory ran out.
 __attribute__((visibility("default"))) bool normgradAclEnter(
     const normgrad::acl::Object* object) noexcept;
 // The second stage of operator `op`.

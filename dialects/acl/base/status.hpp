@@ -40,6 +40,10 @@ inline int32_t null_argument(const char* name) noexcept {
   return refuse(kNullPointer, "%s is null", name);
 }
 
+inline int32_t not_live(const char* name, const void* object, int32_t status = kNoObject) noexcept {
+  return refuse(status, "%s: %p was destroyed or is something else", name, object);
+}
+
 // Runs `body`; an exception becomes a status, because none may cross a C boundary.
 template <class Body>
 int32_t guarded(int32_t out_of_memory, const Body& body) noexcept {

@@ -1,5 +1,6 @@
 // aclTensor: made, looked at, given another address.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "base/live.hpp"
@@ -31,7 +32,7 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
     strides[axis] = stride;
     // Stands still when it overflows: operators refuse such a shape anyway.
     int64_t next = 0;
-    if (!__builtin_mul_overflow(stride, shape[axis], &next)) stride = next;
+    if (!__builtin_mul_overflow(stride, std::max<int64_t>(shape[axis], 1), &next)) stride = next;
   }
   return strides;
 }
@@ -55,6 +56,7 @@ int32_t check(const Description& from) {
 
 // Throws before it changes `tensor`, or not at all.
 void describe(aclTensor& tensor, const Description& from) {
+  static std::atomic<uint64_t> descriptions{0};
   normgrad::Tensor view = {.dtype = dtype_of(from.dtype),
                            .shape = {from.view_dims, from.view_dims + from.view_rank}};
   view.strides = from.strides ? std::vector<int64_t>(from.strides, from.strides + from.view_rank)
@@ -66,6 +68,7 @@ void describe(aclTensor& tensor, const Description& from) {
   tensor.storage_shape = std::move(storage);
   tensor.offset = from.offset;
   tensor.data = from.data;
+  tensor.serial = ++descriptions;
 }
 
 // Copies `values` into an array of the caller's.

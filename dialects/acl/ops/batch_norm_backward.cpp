@@ -20,10 +20,6 @@ struct Call {
   const aclTensor *dx, *dgamma, *dbeta;
 };
 
-bool has_channels_last(const aclTensor* tensor) {
-  return tensor->format == ACL_FORMAT_NHWC || tensor->format == ACL_FORMAT_NDHWC;
-}
-
 // Forgets the outputs that are not wanted.
 int32_t check_pointers(Call& c) {
   if (const int32_t status =
@@ -48,17 +44,13 @@ int32_t check_pointers(Call& c) {
 
 int32_t check(Call& c) {
   if (const int32_t status = check_pointers(c)) return status;
-  if (const int32_t status = check_batch_norm(c.x, c.dy, c.dx, has_channels_last(c.x),
+  if (const int32_t status = check_batch_norm(c.x, c.dy, c.dx, Formats::kAny,
                                               {{"weight", c.weight},
                                                c.mean,
                                                c.spread,
                                                {"gradWeight", c.dgamma},
                                                {"gradBias", c.dbeta}})) {
     return status;
-  }
-  if (has_channels_last(c.dy) != has_channels_last(c.x)) {
-    return refuse(kInvalid, "gradOut: expected aclFormat %d as input, got %d",
-                  static_cast<int>(c.x->format), static_cast<int>(c.dy->format));
   }
   if (c.eps >= 0 && std::isfinite(c.eps)) return kSuccess;
   return refuse(kInvalid, "eps: expected a number of 0 or more, got %g", c.eps);
@@ -83,7 +75,7 @@ int32_t plan(const Call& c, bool training, uint64_t* workspace_size, aclOpExecut
       .spread = c.spread.tensor->view,
       .eps = training ? 0 : c.eps,
       .frozen = !training,
-      .channel_axis = channel_axis(c.x, has_channels_last(c.x)),
+      .channel_axis = channel_axis(c.x),
       .dx = view_of(c.dx),
       .dgamma = view_of(c.dgamma),
       .dbeta = view_of(c.dbeta),

@@ -36,7 +36,7 @@ int32_t check(const Call& c) {
   }
   if (const int32_t status = check_optional({{"weight", c.weight}})) return status;
   if (const int32_t status = check_counter(c.counter)) return status;
-  return check_batch_norm(c.x, c.dy, c.dx, /*channels_last=*/false,
+  return check_batch_norm(c.x, c.dy, c.dx, Formats::kChannelsFirst,
                           {{"mean", c.mean},
                            {"invstd", c.invstd},
                            {"weight", c.weight},

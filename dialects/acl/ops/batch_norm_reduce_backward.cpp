@@ -37,7 +37,7 @@ int32_t check_pointers(Call& c) {
 
 int32_t check(Call& c) {
   if (const int32_t status = check_pointers(c)) return status;
-  return check_batch_norm(c.x, c.dy, nullptr, /*channels_last=*/false,
+  return check_batch_norm(c.x, c.dy, nullptr, Formats::kChannelsFirst,
                           {{"mean", c.mean},
                            {"invstd", c.invstd},
                            {"weight", c.weight},

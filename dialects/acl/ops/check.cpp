@@ -14,8 +14,14 @@ const char* dtype_name(aclDataType dtype) {
       return "FLOAT16";
     case ACL_BF16:
       return "BF16";
+    case ACL_DOUBLE:
+      return "DOUBLE";
+    case ACL_INT8:
+      return "INT8";
     case ACL_INT32:
       return "INT32";
+    case ACL_INT64:
+      return "INT64";
     default:
       return "another";
   }
@@ -39,8 +45,7 @@ int32_t check_required(std::initializer_list<Pointer> pointers) noexcept {
 int32_t check_optional(std::initializer_list<Pointer> pointers) noexcept {
   for (const Pointer& pointer : pointers) {
     if (pointer.object && !normgradAclIsLive(pointer.object, pointer.kind)) {
-      return refuse(kNoObject, "%s: %p was destroyed or is something else", pointer.name,
-                    static_cast<const void*>(pointer.object));
+      return not_live(pointer.name, pointer.object);
     }
   }
   return kSuccess;
@@ -119,10 +124,11 @@ int32_t check_layouts(Arguments arguments) noexcept {
   constexpr int64_t kMaxOffset = PTRDIFF_MAX / 4;  // its bytes are a pointer difference
   for (const Argument& argument : arguments) {
     if (!argument.tensor) continue;
-    for (const int64_t stride : argument.tensor->view.strides) {
-      if (stride < 0) {
+    const Tensor& view = argument.tensor->view;
+    for (size_t axis = 0; axis < view.shape.size(); ++axis) {
+      if (view.strides[axis] < 0 && view.shape[axis] > 1) {
         return refuse(kInvalid, "%s: expected strides of 0 or more, got %s", argument.name,
-                      text(argument.tensor->view.strides).characters);
+                      text(view.strides).characters);
       }
     }
     const int64_t offset = argument.tensor->offset;

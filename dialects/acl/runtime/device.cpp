@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "normgrad/info.hpp"
-
 namespace normgrad::acl {
 namespace {
 
@@ -13,19 +11,9 @@ enum class Choice { kCpu, kCuda, kUnknown };
 
 constexpr const char* kVariable = "NORMGRAD_ACL_DEVICE";
 
-bool core_has_cuda() noexcept {
-  try {
-    for (const Implementation& implementation : implementations()) {
-      if (implementation.device == normgrad::Device::kCuda) return true;
-    }
-  } catch (...) {  // out of memory: as if there were none
-  }
-  return false;
-}
-
 Choice read_choice() noexcept {
   const char* value = std::getenv(kVariable);
-  if (!value || !*value) return core_has_cuda() ? Choice::kCuda : Choice::kCpu;
+  if (!value || !*value) return Choice::kCpu;  // until there is a table for a GPU
   const std::string_view name = value;
   if (name == "cpu") return Choice::kCpu;
   return name == "cuda" ? Choice::kCuda : Choice::kUnknown;

@@ -1,6 +1,8 @@
-// Memory of the device and of the host, and copies between them. Nothing here takes a lock, but for
+// Memory of the device and of the host, and copies between them. Copies take no lock, but for
 // looking up a stream that is not null.
+#include <array>
 #include <cstdint>
+#include <unordered_set>
 
 #include "device.hpp"
 #include "stream.hpp"
@@ -9,7 +11,37 @@ using namespace normgrad::acl;
 
 namespace {
 
-aclError allocate(const char* function, const char* argument, void** memory, size_t size) {
+// What aclrtMalloc, or aclrtMallocHost, gave out and nobody has given back. Freeing anything else
+// would end the process.
+class Allocations {
+ public:
+  void add(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    addresses_.insert(memory);
+  }
+  bool remove(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    return addresses_.erase(memory) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<const void*> addresses_;
+};
+
+enum Place { kDevice, kHost };
+
+// Never destroyed, because programs free while the process exits; in static storage, because making
+// them must not fail.
+Allocations& allocations(Place place) {
+  using Sets = std::array<Allocations, 2>;
+  alignas(Sets) static unsigned char storage[sizeof(Sets)];
+  static Sets& sets = *new (storage) Sets;
+  return sets[place];
+}
+
+aclError allocate(const char* function, const char* argument, Place place, void** memory,
+                  size_t size) {
   if (!memory) return null_pointer(function, argument);
   if (size == 0) {
     return fail(ACL_ERROR_INVALID_PARAM, "EE1001: %s: size is 0, expected 1 or more", function);
@@ -22,14 +54,27 @@ aclError allocate(const char* function, const char* argument, void** memory, siz
     return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "EE9999: %s: no memory for size %zu", function,
                 size);
   }
+  const aclError status = guarded(function, [&] {
+    allocations(place).add(allocated);
+    return ACL_SUCCESS;
+  });
+  if (status != ACL_SUCCESS) {
+    device->release(allocated);
+    return status;
+  }
   *memory = allocated;
   return ACL_SUCCESS;
 }
 
-aclError release(const char* function, const char* argument, void* memory) {
+aclError release(const char* function, const char* argument, Place place, void* memory) {
   if (!memory) return null_pointer(function, argument);
   const Device* device = find_device(function);
   if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  if (!allocations(place).remove(memory)) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID,
+                "EE1001: %s: %s is %p, which was not allocated for this or is free already",
+                function, argument, memory);
+  }
   device->release(memory);
   return ACL_SUCCESS;
 }
@@ -74,16 +119,16 @@ aclError fill(const char* function, void* devPtr, size_t maxCount, int32_t value
 extern "C" {
 
 aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy) {
-  return allocate(__func__, "devPtr", devPtr, size);
+  return allocate(__func__, "devPtr", kDevice, devPtr, size);
 }
 
-aclError aclrtFree(void* devPtr) { return release(__func__, "devPtr", devPtr); }
+aclError aclrtFree(void* devPtr) { return release(__func__, "devPtr", kDevice, devPtr); }
 
 aclError aclrtMallocHost(void** hostPtr, size_t size) {
-  return allocate(__func__, "hostPtr", hostPtr, size);
+  return allocate(__func__, "hostPtr", kHost, hostPtr, size);
 }
 
-aclError aclrtFreeHost(void* hostPtr) { return release(__func__, "hostPtr", hostPtr); }
+aclError aclrtFreeHost(void* hostPtr) { return release(__func__, "hostPtr", kHost, hostPtr); }
 
 aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count,
                      aclrtMemcpyKind kind) {

@@ -29,7 +29,6 @@ struct NamedAttrsImpl {
 
 struct InputSlot {
   std::string name;
-  bool optional = false;
   TensorDesc desc = {};
   bool stated = false;  // desc was given by the program
   // Where it comes from. A node keeps its producers alive; only an edge that closes a cycle is held

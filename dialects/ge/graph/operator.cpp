@@ -84,7 +84,11 @@ void link(const std::shared_ptr<OperatorImpl>& consumer, InputSlot& input,
     if (mine != others.end()) others.erase(mine);
   }
   const bool cycle = depends_on(producer.get(), consumer.get());
-  producer->consumers.push_back(consumer);
+  auto& consumers = producer->consumers;
+  if (consumers.size() == consumers.capacity()) {  // the dead ones go before the list grows
+    std::erase_if(consumers, [](const auto& other) { return other.expired(); });
+  }
+  consumers.push_back(consumer);
   input.linked = true;
   input.producer = cycle ? nullptr : producer;
   input.weak_producer = producer;

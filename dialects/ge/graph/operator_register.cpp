@@ -43,7 +43,7 @@ void Operator::InputRegister(const char* name) {
 }
 
 void Operator::OptionalInputRegister(const char* name) {
-  if (impl_) impl_->inputs.push_back({.name = name, .optional = true});
+  if (impl_) impl_->inputs.push_back({.name = name});
 }
 
 void Operator::OutputRegister(const char* name) {

@@ -19,9 +19,25 @@ Descs infer(const Descs& inputs) {
           parameters};
 }
 
-int channel_axis(const ::ge::TensorDesc& x) {
-  const bool last = x.GetFormat() == ::ge::FORMAT_NHWC || x.GetFormat() == ::ge::FORMAT_NDHWC;
-  return last ? static_cast<int>(x.GetShape().GetDimNum()) - 1 : 1;
+// By the format of x or, if that says nothing, of dy.
+int channel_axis(const Invocation& invocation) {
+  const size_t input = invocation.inputs[kX].GetFormat() == ::ge::FORMAT_ND ? kDy : kX;
+  const ::ge::TensorDesc& desc = invocation.inputs[input];
+  switch (desc.GetFormat()) {
+    case ::ge::FORMAT_ND:
+    case ::ge::FORMAT_NC:
+    case ::ge::FORMAT_NCL:
+    case ::ge::FORMAT_NCHW:
+    case ::ge::FORMAT_NCDHW:
+      return 1;
+    case ::ge::FORMAT_NHWC:
+    case ::ge::FORMAT_NDHWC:
+      return static_cast<int>(desc.GetShape().GetDimNum()) - 1;
+    default:
+      refuse(invocation, kInputs[input],
+             std::string("expected ND, NC, NCL, NCHW, NCDHW, NHWC or NDHWC, got ") +
+                 ::ge::GetFormatName(desc.GetFormat()));
+  }
 }
 
 void check(const Invocation& invocation) {
@@ -54,7 +70,7 @@ Translation translate(const Invocation& invocation) {
   call.spread = native(invocation.inputs[spread]);
   call.eps = training ? 0.0 : epsilon;
   call.frozen = !training;
-  call.channel_axis = channel_axis(invocation.inputs[kX]);
+  call.channel_axis = channel_axis(invocation);
   call.names.gamma = kInputs[kWeight];
   call.names.mean = kInputs[mean];
   call.names.spread = kInputs[spread];

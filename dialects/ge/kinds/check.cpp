@@ -101,7 +101,10 @@ void expect_type(const Invocation& invocation, size_t input,
   const DataType type = invocation.inputs[input].GetDataType();
   if (std::find(allowed.begin(), allowed.end(), type) != allowed.end()) return;
   std::string expected;
-  for (const DataType one : allowed) expected += (expected.empty() ? "" : " or ") + text(one);
+  for (const DataType one : allowed) {
+    if (expected == text(one)) continue;  // FLOAT, or what is FLOAT as well
+    expected += (expected.empty() ? "" : " or ") + text(one);
+  }
   mismatch(invocation, input, expected, text(type));
 }
 

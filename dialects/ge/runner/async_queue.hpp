@@ -20,7 +20,8 @@ class AsyncQueue {
 
  private:
   struct State;
-  // Shared with the thread, which may outlive this object by one job.
+  // Shared with the thread, which may outlive this object: by the jobs that are queued when it ends
+  // inside one of them.
   std::shared_ptr<State> state_;
 };
 

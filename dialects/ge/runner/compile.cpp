@@ -15,10 +15,16 @@ class Compiler {
       : graph_(graph), order_(order), descs_(infer(graph, order, &feeds)) {}
 
   Program compile() {
-    find_uses();
-    for (const int node : order_) {
-      if (graph_.nodes[node].kind->translate) translate(node);
+    for (const Descs& descs : descs_) values_.emplace_back(descs.size());
+    for (const Snapshot::Value& output : graph_.outputs) value(output).used = true;
+    // Backwards, so that a node knows which of its outputs somebody reads: what is of use to nobody
+    // is checked, but not computed.
+    for (auto node = order_.rbegin(); node != order_.rend(); ++node) {
+      if (graph_.nodes[*node].kind->translate) translate(*node);
     }
+    std::reverse(program_.steps.begin(), program_.steps.end());
+    std::reverse(translations_.begin(), translations_.end());
+    find_lifetimes();
     locate_sources();
     locate_outputs();
     locate_intermediates();
@@ -30,8 +36,8 @@ class Compiler {
  private:
   // One output of a node.
   struct Value {
-    bool used = false;      // by a graph output or by a node that is itself of use
-    bool consumed = false;  // by such a node
+    bool used = false;      // by a graph output or by a step
+    bool consumed = false;  // by a step
     bool produced = false;  // some step writes it
     size_t first = 0;       // the steps between which it must be kept
     size_t last = 0;
@@ -39,21 +45,6 @@ class Compiler {
   };
 
   Value& value(const Snapshot::Value& at) { return values_[at.node][at.output]; }
-
-  // Backwards from the outputs: what is of use to nobody is not computed.
-  void find_uses() {
-    for (const Descs& descs : descs_) values_.emplace_back(descs.size());
-    for (const Snapshot::Value& output : graph_.outputs) value(output).used = true;
-    for (auto node = order_.rbegin(); node != order_.rend(); ++node) {
-      const std::vector<Value>& outputs = values_[*node];
-      if (std::none_of(outputs.begin(), outputs.end(), [](const Value& v) { return v.used; })) {
-        continue;
-      }
-      for (const Snapshot::Input& input : graph_.nodes[*node].inputs) {
-        value(input.from).used = value(input.from).consumed = true;
-      }
-    }
-  }
 
   // Checks the node, and makes a step of it if it has something to compute.
   void translate(int index) {
@@ -64,12 +55,10 @@ class Compiler {
     }
     for (const Value& output : values_[index]) invocation.used.push_back(output.used);
     Translation translation = node.kind->translate(invocation);
-    const size_t step = program_.steps.size();
     bool any = false;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       Value& output = values_[index][i];
       output.produced = translation.outputs[i] != nullptr;
-      output.first = output.last = step;
       any = any || output.produced;
       if (output.consumed && !output.produced) {
         refuse(invocation, node.outputs[i].name,
@@ -78,11 +67,24 @@ class Compiler {
     }
     if (!any) return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (translation.inputs[i]) value(node.inputs[i].from).last = step;
+      if (!translation.inputs[i]) continue;
+      Value& input = value(node.inputs[i].from);
+      input.used = input.consumed = true;
     }
     program_.steps.push_back(
         {.node = index, .plan = translation.plan, .inputs = {}, .outputs = {}});
     translations_.push_back(std::move(translation));
+  }
+
+  void find_lifetimes() {
+    for (size_t step = 0; step < program_.steps.size(); ++step) {
+      const int index = program_.steps[step].node;
+      for (Value& output : values_[index]) output.first = output.last = step;
+      const std::vector<Snapshot::Input>& inputs = graph_.nodes[index].inputs;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (translations_[step].inputs[i]) value(inputs[i].from).last = step;
+      }
+    }
   }
 
   void locate_sources() {

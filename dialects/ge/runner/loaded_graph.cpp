@@ -93,9 +93,7 @@ void LoadedGraph::check_inputs(const Tensors& inputs) {
              std::to_string(i) + ": " + reason);
     };
     const ::ge::Shape shape = desc.GetShape();
-    for (size_t axis = 0; axis < shape.GetDimNum(); ++axis) {
-      if (shape.GetDim(axis) < 0) fail("its shape is not known, " + text(shape));
-    }
+    if (!is_known(shape)) fail("its shape is not known, " + text(shape));
     const int64_t bytes = count_bytes(desc);
     if (bytes < 0 || inputs[i].GetSize() != static_cast<size_t>(bytes)) {
       fail("its shape " + text(shape) + " of " + text(desc.GetDataType()) + " takes " +

@@ -50,14 +50,19 @@ struct SessionImpl {
     if (!problem.empty()) refuse(std::string(function) + ": " + problem);
   }
 
-  LoadedGraphPtr find(const char* function, uint32_t graph_id) {
+  LoadedGraphPtr find(const char* function, uint32_t graph_id, bool remove = false) {
     check(function);
     const std::lock_guard<std::mutex> lock(mutex);
     const auto found = graphs.find(graph_id);
     if (found == graphs.end()) {
       refuse(std::string(function) + ": the session has no graph " + std::to_string(graph_id));
     }
-    return found->second;
+    const LoadedGraphPtr graph = found->second;
+    if (remove) graphs.erase(found);
+    return graph;
+  }
+  LoadedGraphPtr take(const char* function, uint32_t graph_id) {
+    return find(function, graph_id, /*remove=*/true);
   }
 
   void add(uint32_t graph_id, const Graph& graph, const normgrad::graph_mode::Options& options) {
@@ -112,11 +117,7 @@ Status Session::AddGraphWithCopy(uint32_t id, const Graph& graph,
 
 Status Session::RemoveGraph(uint32_t id) {
   return guard([&] {
-    const LoadedGraphPtr graph = impl_->find("RemoveGraph", id);
-    {
-      const std::lock_guard<std::mutex> lock(impl_->mutex);
-      impl_->graphs.erase(id);
-    }
+    const LoadedGraphPtr graph = impl_->take("RemoveGraph", id);
     // A callback would wait for runs that come after itself; they keep the graph alive.
     if (!impl_->queue.is_this_thread()) graph->wait_for_pending();
     return SUCCESS;
@@ -165,12 +166,12 @@ Status Session::RunGraphAsync(uint32_t id, const std::vector<Tensor>& inputs,
         graph->run(inputs, outputs, /*in_place=*/false);
         return SUCCESS;
       });
-      graph->end_pending();
       // Nobody could catch what a callback throws.
       (void)guard([&] {
         callback(status, outputs);
         return SUCCESS;
       });
+      graph->end_pending();
     };
     graph->begin_pending();
     const Status status = guard([&] {

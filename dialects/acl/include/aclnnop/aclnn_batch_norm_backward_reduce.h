@@ -14,9 +14,10 @@
 
 extern "C" {
 
-/* Types, dimensions and channels as in aclnnBatchNormBackward. inputG asks for sumDy and sumDyXmu,
- * weightG for gradWeight, biasG for gradBias; outputs that are not asked for may be null. mean and
- * invstd are those of the whole batch. weight is checked and not used; it may be null. */
+/* Types and dimensions as in aclnnBatchNormBackward; channels are dimension 1. inputG asks for
+ * sumDy and sumDyXmu, weightG for gradWeight, biasG for gradBias; outputs that are not asked for
+ * may be null. mean and invstd are those of the whole batch. weight is checked and not used; it may
+ * be null. */
 ACLNN_API aclnnStatus aclnnBatchNormReduceBackwardGetWorkspaceSize(
     const aclTensor *gradOut, const aclTensor *input, const aclTensor *mean,
     const aclTensor *invstd, const aclTensor *weight, const bool inputG, const bool weightG,

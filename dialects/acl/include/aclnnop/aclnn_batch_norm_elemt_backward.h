@@ -12,9 +12,9 @@
 
 extern "C" {
 
-/* Types, dimensions and channels as in aclnnBatchNormBackward. counter says how many elements per
- * channel each device had, in any shape of 1 to 8 dimensions: INT32, FLOAT or FLOAT16. weight may
- * be null: ones. */
+/* Types and dimensions as in aclnnBatchNormBackward; channels are dimension 1. counter says how
+ * many elements per channel each device had, in any shape of 1 to 8 dimensions: INT32, FLOAT or
+ * FLOAT16. weight may be null: ones. */
 ACLNN_API aclnnStatus aclnnBatchNormElemtBackwardGetWorkspaceSize(
     const aclTensor *gradOut, const aclTensor *input, const aclTensor *mean,
     const aclTensor *invstd, const aclTensor *weight, const aclTensor *sumDy,

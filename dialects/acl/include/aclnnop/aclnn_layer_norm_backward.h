@@ -22,8 +22,9 @@ extern "C" {
  *   outputMask                      three entries: which of the outputs are wanted
  *   gradInputOut                    shape of input; any of the types
  *   gradWeightOut, gradBiasOut      an element per column in any shape; any of the types
- * Outputs that are not wanted may be null. 161001: a null pointer; 161002: anything else that does
- * not fit. A refused call changes nothing. */
+ * Outputs that are not wanted may be null. 161001: a null pointer; 161002: an argument that does
+ * not fit; 361001, 561101, 561103: no device, no memory, a dead object. A refused call changes
+ * nothing. */
 ACLNN_API aclnnStatus aclnnLayerNormBackwardGetWorkspaceSize(
     const aclTensor *gradOut, const aclTensor *input, const aclIntArray *normalizedShape,
     const aclTensor *mean, const aclTensor *rstd, const aclTensor *weightOptional,

@@ -68,8 +68,8 @@ quietly c++ -std=c++11 "$examples/layer_norm_aclnn.cpp" -o "$temporary/root_cons
   -I"$root/include" -I"$root/include/aclnn" -L"$root/lib64" -lascendcl -lnnopbase -lopapi_nn
 LD_LIBRARY_PATH=$root/lib64 "$temporary/root_consumer" | tee "$temporary/log"
 grep -q -- '-877.5.*-1747.5' "$temporary/log"
-# A relative include of a prototype, as samples have it, is found beside the graph headers.
-printf '#include "../op_graph/layer_norm_grad_proto.h"\n' |
+# Relative includes of a prototype, as samples have them, are found beside the graph headers.
+printf '#include "%s/op_graph/layer_norm_grad_proto.h"\n' .. ../.. |
   quietly c++ -std=c++11 -x c++ -fsyntax-only -I"$root/include/graph" -I"$root/include/ge" \
     -I"$root/include" -
 

@@ -2,6 +2,7 @@
 // graph can be written, also one that would not compile: then as the program has described it.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdio>
@@ -116,11 +117,15 @@ void write_value(std::ostream& out, const char* field, const std::string& name,
 
 std::string for_viewers(const Snapshot& graph, const std::vector<Descs>& descs) {
   std::ostringstream out;
-  out << "ir_version: 8\nproducer_name: \"normgrad\"\ngraph {\n  name: " << quoted(graph.name)
-      << "\n";
-  for (const Snapshot::Node& node : graph.nodes) {
+  out << "ir_version: 8\nproducer_name: \"normgrad\"\nopset_import { domain: \"ascend\" version: 1 "
+         "}\n"
+      << "graph {\n  name: " << quoted(graph.name) << "\n";
+  for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
+    const Snapshot::Node& node = graph.nodes[i];
+    // What is fed is an input of the graph.
+    if (std::find(graph.feeds.begin(), graph.feeds.end(), i) != graph.feeds.end()) continue;
     out << "  node {\n    name: " << quoted(node.name) << "\n    op_type: " << quoted(node.type)
-        << "\n";
+        << "\n    domain: \"ascend\"\n";
     for (const auto& input : node.inputs) {
       out << "    input: " << quoted(text(graph, input.from)) << "\n";
     }

@@ -68,7 +68,7 @@ namespace normgrad::acl {
 // One of the caller's tensors as the first stage saw it. All but its address is fixed from then on;
 // the serial number tells when it has been described anew, or another one has its place.
 struct Operand {
-  Operand(const aclTensor* t = nullptr)
+  Operand(const aclTensor* t = nullptr)  // NOLINT: operators name tensors where operands go
       : tensor(t),
         serial(t ? t->serial : 0),
         offset(t ? t->offset * static_cast<int64_t>(size_of(t->view.dtype)) : 0) {}

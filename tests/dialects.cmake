@@ -25,7 +25,7 @@ normgrad_symbols_test(infini ${infini})
 
 # aclnn.
 normgrad_test(acl_runtime ascendcl)
-foreach(name objects errors sibling_errors siblings values)
+foreach(name objects executor errors sibling_errors siblings values)
   normgrad_test(aclnn_${name} ${acl})
 endforeach()
 target_link_libraries(aclnn_values_test PRIVATE ${infini})  # compares the two
@@ -49,4 +49,4 @@ foreach(name front_doors soak)
   normgrad_test(${name} ${infini} ${acl} ${ge})
 endforeach()
 
-list(APPEND threaded infini_objects acl_runtime aclnn_objects ge_graph)
+list(APPEND threaded infini_objects acl_runtime aclnn_executor ge_graph)

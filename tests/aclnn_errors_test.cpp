@@ -227,18 +227,7 @@ void add_addresses(List& list) {
   const std::vector<std::string> all = names(Op::kLayerNorm);
   for (const std::string& name : all) {
     if (name == "biasOptional") continue;
-    list.push_back({name + "_data_misaligned",
-                    0,
-                    kInvalid,
-                    {name},
-                    [=](Spoiled& s) { s[name].base = static_cast<char*>(s[name].base) + 1; },
-                    Phase::kEither});
-    list.push_back({name + "_data_null",
-                    0,
-                    kNullPointer,
-                    {name},
-                    [=](Spoiled& s) { s[name].base = nullptr; },
-                    Phase::kEither});
+    add_bad_pointers(name, list);
     list.push_back({name + "_on_workspace",
                     0,
                     kInvalid,

@@ -94,6 +94,22 @@ struct Wrong {
 };
 using List = std::vector<Wrong>;
 
+// A tensor whose data is null, or not aligned to its elements.
+inline void add_bad_pointers(const std::string& name, List& list) {
+  list.push_back({name + "_data_misaligned",
+                  0,
+                  kInvalid,
+                  {name},
+                  [=](Spoiled& s) { s[name].base = static_cast<char*>(s[name].base) + 1; },
+                  Phase::kEither});
+  list.push_back({name + "_data_null",
+                  0,
+                  kNullPointer,
+                  {name},
+                  [=](Spoiled& s) { s[name].base = nullptr; },
+                  Phase::kEither});
+}
+
 struct Outcome {
   aclnnStatus status;
   Phase phase;

@@ -1,51 +1,20 @@
 // The tool: safetensors files that are right and wrong, and `normgrad` as a process.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "arguments.hpp"
 #include "safetensors.hpp"
+#include "tool_fixture.hpp"
 
 namespace normgrad::tool {
 namespace {
-
-// A folder of its own for each test.
-class Tool : public testing::Test {
- protected:
-  Tool() {
-    std::string name = (std::filesystem::temp_directory_path() / "normgrad_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    folder_ = name;
-  }
-  ~Tool() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
-  // The exit code of `normgrad arguments`; what it said is in `said`.
-  int normgrad(const std::string& arguments) {
-    const std::string log = path("log");
-    const std::string command = NORMGRAD_TOOL " " + arguments + " >" + log + " 2>&1";
-    const int status = std::system(command.c_str());
-    std::ifstream file(log);
-    said = {std::istreambuf_iterator<char>(file), {}};
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  std::string said;
-
- private:
-  std::filesystem::path folder_;
-};
 
 StoredTensor stored(std::vector<int64_t> shape, const std::vector<float>& values) {
   StoredTensor result{{DType::kF32, std::move(shape)}, {}};

@@ -7,7 +7,7 @@
 
 namespace normgrad::tool {
 
-std::vector<int64_t> parse_shape(const std::string& text) {
+std::vector<int64_t> parse_shape(const std::string& text, const std::string& where) {
   std::vector<int64_t> shape;
   const char* const end = text.data() + text.size();
   for (const char* position = text.data();; ++position) {
@@ -19,7 +19,7 @@ std::vector<int64_t> parse_shape(const std::string& text) {
     if (position == end) return shape;
   }
   throw std::runtime_error(
-      fmt::format("--shape: expected extents joined by x, such as 16384x4096; got '{}'", text));
+      fmt::format("{}: expected extents joined by x, such as 16384x4096; got '{}'", where, text));
 }
 
 std::string format_shape(const std::vector<int64_t>& shape) {

@@ -28,8 +28,8 @@ inline const std::map<std::string, Device> kDevices = {{"cpu", Device::kCpu},
 inline constexpr Op kAllOps[] = {Op::kLayerNorm, Op::kRmsNorm, Op::kBatchNorm};
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-// "16384x4096" -> {16384, 4096}; throws std::runtime_error.
-std::vector<int64_t> parse_shape(const std::string& text);
+// "16384x4096" -> {16384, 4096}; throws std::runtime_error that begins with where the text stood.
+std::vector<int64_t> parse_shape(const std::string& text, const std::string& where = "--shape");
 
 // {16384, 4096} -> "16384x4096"
 std::string format_shape(const std::vector<int64_t>& shape);

@@ -1,6 +1,5 @@
 // normgrad check: runs the case table on a device and says how large the errors are.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "normgrad/info.hpp"
+#include "progress.hpp"
 #include "reference/cases.hpp"
 #include "table.hpp"
 
@@ -165,31 +165,6 @@ bool Summary::print() const {
   return failures_.empty() && rounded;
 }
 
-// One line on a terminal, nothing in a file.
-class ProgressBar {
- public:
-  explicit ProgressBar(size_t total) : total_(total), shown_(isatty(STDERR_FILENO) && total > 0) {}
-  ~ProgressBar() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-  }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  void step(const std::string& name, size_t failures) {
-    if (!shown_) return;
-    constexpr size_t kWidth = 30;
-    const std::string done(kWidth * done_ / total_, '#');
-    fmt::print(stderr, "\r\033[K[{:<{}}] {}/{}, {} failed, {:.40}", done, kWidth, done_, total_,
-               failures, name);
-    std::fflush(stderr);
-    ++done_;
-  }
-
- private:
-  size_t total_, done_ = 0;
-  bool shown_;
-};
-
 Instance::Report run_case(const Case& each, Device device) {
   Instance instance(each);
   const Status status = reference::run_native(instance.call(), instance.buffers(), device);
@@ -232,7 +207,7 @@ int run_check(const CheckOptions& options) {
   {
     ProgressBar bar(table.size());
     for (const Case& each : table) {
-      bar.step(each.name, summary.failures());
+      bar.step(fmt::format("{} failed, {}", summary.failures(), each.name));
       summary.add(each, run_case(each, options.device));
     }
   }

@@ -39,4 +39,17 @@ int run_check(const CheckOptions& options);
 
 int run_demo();
 
+struct BenchOptions {
+  Device device = Device::kCpu;
+  std::vector<std::string> shapes;  // files; empty: those that come with the tool
+  std::vector<Op> ops = {std::begin(kAllOps), std::end(kAllOps)};
+  std::vector<DType> dtypes = {std::begin(kAllDTypes), std::end(kAllDTypes)};
+  std::vector<int> threads;          // empty: as many as OpenMP gives
+  std::vector<std::string> against;  // peers
+  std::string json, compare, html;   // files; empty: none
+  std::optional<double> seconds;     // per case
+  bool quick = false;
+};
+int run_bench(const BenchOptions& options);
+
 }  // namespace normgrad::tool

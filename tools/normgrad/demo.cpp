@@ -1,17 +1,20 @@
 // normgrad demo: the main job. Inputs as a forward pass makes them, at a transformer's and a
 // ResNet's sizes; gradients through the InfiniOP API; every element checked against the oracle.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
+#include <iterator>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "arguments.hpp"
+#include "calls.hpp"
 #include "commands.hpp"
-#include "demo_infiniop.hpp"
+#include "infiniop_call.hpp"
 #include "normgrad/info.hpp"
+#include "progress.hpp"
+#include "random.hpp"
 #include "reference/bound.hpp"
 #include "reference/elements.hpp"
 #include "reference/reference.hpp"
@@ -33,25 +36,6 @@ const Size kSizes[] = {
     {Op::kBatchNorm, {32, 2048, 49}},
 };
 constexpr double kEps = 1e-5;  // of the LayerNorm forward pass
-
-// Nearly normal values, two nanoseconds each: the sum of four 16-bit uniform ones.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-
-  double normal() {
-    uint64_t bits = state_ += 0x9E3779B97F4A7C15;  // splitmix64
-    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
-    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB;
-    bits ^= bits >> 31;
-    const uint64_t sum = (bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) +
-                         (bits >> 48);  // mean 2 * 65535, variance 65536^2 / 3
-    return (static_cast<double>(sum) - 131070) / 37837.2;
-  }
-
- private:
-  uint64_t state_;
-};
 
 // An operand in host memory.
 struct Operand {
@@ -138,52 +122,34 @@ struct Outcome {
   }
 };
 
-// Runs and checks a call of an operator whose statistics are set.
-template <class Call, class Oracle>
-Outcome run_and_check(const Forward& forward, Call call, Oracle oracle) {
-  Operand dx(forward.x.tensor.dtype, forward.x.tensor.shape);
-  Operand dgamma(forward.gamma.tensor.dtype, forward.gamma.tensor.shape), dbeta = dgamma;
-  call.x = call.dy = forward.x.tensor;
-  call.gamma = forward.gamma.tensor;
-  call.dx = dx.tensor;
-  call.dgamma = dgamma.tensor;
-  if constexpr (requires { call.dbeta; }) call.dbeta = dbeta.tensor;
-  const Buffers buffers = {forward.x.memory.data(),      forward.dy.memory.data(),
-                           forward.gamma.memory.data(),  forward.mean.memory.data(),
-                           forward.spread.memory.data(), dx.memory.data(),
-                           dgamma.memory.data(),         dbeta.memory.data()};
+Outcome run_size(const Size& size, DType dtype) {
+  const Forward forward(size, dtype);
+  const reference::Call call = make_call(size.op, size.shape, dtype);
+  const Operands operands = operands_of(call);
+  Operand dx(dtype, operands.dx->shape);
+  Operand dgamma(dtype, operands.dgamma->shape), dbeta = dgamma;
+  const Buffers host = {forward.x.memory.data(),      forward.dy.memory.data(),
+                        forward.gamma.memory.data(),  forward.mean.memory.data(),
+                        forward.spread.memory.data(), dx.memory.data(),
+                        dgamma.memory.data(),         dbeta.memory.data()};
   Outcome outcome;
-  outcome.seconds = run_infiniop(call, buffers);
+  const DeviceOperands device(call);
+  device.upload(host);
+  outcome.seconds = InfiniopCall(call).time(device.buffers());
+  device.download(host);
 
-  const reference::Gradients exact = oracle(call, buffers);
-  const int64_t rows = reference::count(call.x) / reference::count(*call.gamma);
+  const reference::Gradients exact = oracle(call, host);
+  const int64_t rows = reference::count(*operands.x) / reference::count(*operands.gamma);
   const reference::Gates gates = reference::kProven;
   outcome.dx =
       reference::compare("dx", dx.tensor, dx.memory.data(), exact.dx, exact.dx_scale, gates.dx, 0);
   outcome.dgamma = reference::compare("dgamma", dgamma.tensor, dgamma.memory.data(), exact.dgamma,
                                       exact.dgamma_scale, gates.dgamma, rows);
-  if constexpr (requires { call.dbeta; }) {
+  if (operands.dbeta) {
     outcome.dbeta = reference::compare("dbeta", dbeta.tensor, dbeta.memory.data(), exact.dbeta,
                                        exact.dbeta_scale, gates.dbeta, rows);
   }
   return outcome;
-}
-
-Outcome run_size(const Size& size, DType dtype) {
-  const Forward forward(size, dtype);
-  if (size.op == Op::kRmsNorm) {
-    return run_and_check(forward, RmsNormBackward(), reference::rms_norm_backward);
-  }
-  if (size.op == Op::kBatchNorm) {
-    BatchNormBackward call;
-    call.mean = forward.mean.tensor;
-    call.spread = forward.spread.tensor;
-    return run_and_check(forward, call, reference::batch_norm_backward);
-  }
-  LayerNormBackward call;
-  call.statistics = Statistics::kXHatStd;
-  call.spread = forward.spread.tensor;
-  return run_and_check(forward, call, reference::layer_norm_backward);
 }
 
 }  // namespace
@@ -192,27 +158,27 @@ int run_demo() {
   fmt::print("NormGrad {}: gradients through InfiniOP on the CPU, against float64\n\n", version());
   Table table({"operator", "shape", "dtype", "ms", "GB/s", "K dx", "K dgamma", "K dbeta", "bound"},
               3);
-  int runs = 0, failures = 0;
-  for (const Size& size : kSizes) {
-    for (const DType dtype : kAllDTypes) {
-      if (isatty(STDERR_FILENO)) {
-        fmt::print(stderr, "\r\033[K{} {} {} ...", name_of(size.op), format_shape(size.shape),
-                   name_of(dtype));
+  size_t runs = 0, failures = 0;
+  {
+    ProgressBar bar(std::size(kSizes) * std::size(kAllDTypes));
+    for (const Size& size : kSizes) {
+      for (const DType dtype : kAllDTypes) {
+        bar.step(
+            fmt::format("{} {} {}", name_of(size.op), format_shape(size.shape), name_of(dtype)));
+        const Outcome outcome = run_size(size, dtype);
+        const double moved = 3.0 * static_cast<double>(outcome.dx.elements * size_of(dtype));
+        table.add({name_of(size.op), format_shape(size.shape), name_of(dtype),
+                   fmt::format("{:.2f}", outcome.seconds * 1e3),
+                   fmt::format("{:.1f}", moved / outcome.seconds / 1e9),
+                   fmt::format("{:.2f}", outcome.dx.worst_k),
+                   fmt::format("{:.2f}", outcome.dgamma.worst_k),
+                   size.op == Op::kRmsNorm ? "-" : fmt::format("{:.2f}", outcome.dbeta.worst_k),
+                   outcome.ok() ? "ok" : "FAILED " + outcome.why()});
+        ++runs;
+        failures += !outcome.ok();
       }
-      const Outcome outcome = run_size(size, dtype);
-      const double moved = 3.0 * static_cast<double>(outcome.dx.elements * size_of(dtype));
-      table.add({name_of(size.op), format_shape(size.shape), name_of(dtype),
-                 fmt::format("{:.2f}", outcome.seconds * 1e3),
-                 fmt::format("{:.1f}", moved / outcome.seconds / 1e9),
-                 fmt::format("{:.2f}", outcome.dx.worst_k),
-                 fmt::format("{:.2f}", outcome.dgamma.worst_k),
-                 size.op == Op::kRmsNorm ? "-" : fmt::format("{:.2f}", outcome.dbeta.worst_k),
-                 outcome.ok() ? "ok" : "FAILED " + outcome.why()});
-      ++runs;
-      failures += !outcome.ok();
     }
   }
-  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
   table.print();
 
   fmt::print(

@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 #include "arguments.hpp"
+#include "calls.hpp"
 #include "commands.hpp"
+#include "machine.hpp"
 #include "normgrad/normgrad.hpp"
 #include "table.hpp"
 
@@ -16,41 +17,6 @@ namespace {
 // A transformer's hidden states and a ResNet's feature maps.
 const std::vector<std::vector<int64_t>> kRowShapes = {{4096, 768}, {16384, 4096}, {8, 512, 4096}};
 const std::vector<std::vector<int64_t>> kChannelShapes = {{32, 64, 3136}, {32, 2048, 49}};
-
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != line.npos) return line.substr(colon + 2);
-  }
-  return "unknown model";
-}
-
-// The call that a front end with one element type for everything makes: all outputs, contiguous.
-reference::Call make_call(Op op, const std::vector<int64_t>& shape, DType dtype) {
-  const Tensor data = {dtype, shape};
-  const auto outputs = [&](auto call, const Tensor& params) {
-    call.x = call.dy = data;
-    call.dx = data;
-    call.gamma = call.dgamma = params;
-    return call;
-  };
-  if (op == Op::kBatchNorm) {
-    const Tensor params = {dtype, {shape.size() == 3 ? shape[1] : 0}};
-    auto call = outputs(BatchNormBackward(), params);
-    call.mean = call.spread = params;
-    call.dbeta = params;
-    return call;
-  }
-  const Tensor params = {dtype, {shape.empty() ? 0 : shape.back()}};
-  if (op == Op::kRmsNorm) return outputs(RmsNormBackward(), params);
-  auto call = outputs(LayerNormBackward(), params);
-  call.statistics = Statistics::kXHatStd;
-  call.spread = {dtype, shape};
-  if (!shape.empty()) call.spread.shape.pop_back();
-  call.dbeta = params;
-  return call;
-}
 
 void print_machine() {
   fmt::print("NormGrad {}\n\n", version());

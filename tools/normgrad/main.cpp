@@ -38,12 +38,16 @@ void add_ops(CLI::App& app, std::vector<Op>& ops) {
       ->delimiter(',');
 }
 
+void add_dtypes(CLI::App& app, std::vector<DType>& dtypes) {
+  app.add_option("--dtype", dtypes, "Element types: f32, f16, bf16")
+      ->transform(one_of(kDTypes))
+      ->delimiter(',');
+}
+
 void add_info(CLI::App& app, InfoOptions& options) {
   add_ops(app, options.ops);
   app.add_option("--shape", options.shapes, "Shapes of x, such as 16384x4096")->delimiter(',');
-  app.add_option("--dtype", options.dtypes, "Element types: f32, f16, bf16")
-      ->transform(one_of(kDTypes))
-      ->delimiter(',');
+  add_dtypes(app, options.dtypes);
   add_device(app, options.device);
 }
 
@@ -81,13 +85,42 @@ void add_check(CLI::App& app, CheckOptions& options) {
                "Also the cases with 10^7 rows and with gigabytes of data");
 }
 
+#ifdef NORMGRAD_TOOL_INFINIOP
+void add_bench(CLI::App& app, BenchOptions& options) {
+  add_device(app, options.device);
+  CLI::Option* const shapes = app.add_option(
+      "--shapes", options.shapes, "Files of shapes; those that come with the tool if not given");
+  add_ops(app, options.ops);
+  add_dtypes(app, options.dtypes);
+  app.add_option("--threads", options.threads,
+                 "Numbers of threads, such as 1,2; what OpenMP gives if not given")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--against", options.against, "Libraries to run on the same data: onednn, torch")
+      ->delimiter(',');
+  app.add_option("--time", options.seconds, "Seconds per case; 0.5, or 0.05 with --quick")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--quick", options.quick, "A few tiny cases instead of the files of shapes")
+      ->excludes(shapes);
+  app.add_option("--json", options.json, "Writes the results to a file, as google-benchmark does");
+  app.add_option("--compare", options.compare,
+                 "Compares with the results that --json wrote earlier; exit code 3 if a case lost "
+                 "more than 10 % of its share of the limit");
+  app.add_option("--html", options.html, "Writes the results as one web page");
+}
+#endif
+
 int run(int argc, char** argv) {
   CLI::App tool("NormGrad: the gradients of LayerNorm, RMSNorm and BatchNorm.", "normgrad");
   tool.set_version_flag("--version", version());
   tool.require_subcommand(0, 1);  // none is caught below: CLI11 would not name a misspelt one
-#ifdef NORMGRAD_TOOL_DEMO
+#ifdef NORMGRAD_TOOL_INFINIOP
   CLI::App& demo = *tool.add_subcommand(
       "demo", "The main job: gradients at real sizes through InfiniOP, checked and timed");
+  CLI::App& bench = *tool.add_subcommand(
+      "bench", "How fast, how near to what memory allows, and beside other libraries");
+  BenchOptions bench_options;
+  add_bench(bench, bench_options);
 #endif
   CLI::App& info =
       *tool.add_subcommand("info", "Devices, instruction sets, and which kernel a shape takes");
@@ -105,8 +138,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return tool.exit(error) == 0 ? 0 : 2;  // 0: the help or the version was asked for
   }
-#ifdef NORMGRAD_TOOL_DEMO
+#ifdef NORMGRAD_TOOL_INFINIOP
   if (demo.parsed()) return run_demo();
+  if (bench.parsed()) return run_bench(bench_options);
 #endif
   if (info.parsed()) return run_info(info_options);
   if (run.parsed()) return run_run(run_options);

@@ -55,6 +55,7 @@ inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffe
   channel.gain = gamma * channel.normalizer.r;
   channel.frozen = problem.frozen;
   channel.scalars.mean = static_cast<float>(mean);
+  channel.scalars.scale = static_cast<float>(channel.normalizer.scale);
   return channel;
 }
 

@@ -119,9 +119,9 @@ class ChannelsLastRun {
       if (c < problem_.channels) {
         sum_columns<true>(rows, w_.mean, c, problem_.channels - c, chunk, chunk + w_.padded);
       }
-      add_chunk(tree, block, chunks, chunk);
+      add_chunk(tree, block, chunks, chunk, 0, tree.width);
     }
-    finish_block(tree, block, chunks);
+    finish_block(tree, block, chunks, 0, tree.width);
   }
 
   void finish(int64_t begin, int64_t end) const {

@@ -1,5 +1,5 @@
-// Vectors of float32 from and to memory of any element type, whole or the last few elements of a
-// row; and their sums in float64.
+// Vectors of float32 from and to memory of any element type: one, a pair, or the last few elements
+// of a row; and their sums in float64.
 #if defined(NORMGRAD_CPU_IO_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMGRAD_CPU_IO_INL_H_
 #undef NORMGRAD_CPU_IO_INL_H_
@@ -7,8 +7,10 @@
 #define NORMGRAD_CPU_IO_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/dtype.hpp"
 #include "hwy/highway.h"
@@ -40,19 +42,19 @@ HWY_INLINE FloatVec load(const BF16* p) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Integers(), words)));
 }
 
-// To nearest, ties to even. The library's own demotion truncates, and the instruction for it
-// flushes subnormals, so this is integer arithmetic: add half a unit, less one if the last bit is
-// even.
-HWY_INLINE void store(FloatVec v, BF16* p) {
+// To nearest, ties to even, in the upper half of each lane. The library's own demotion truncates,
+// and the instruction for it flushes subnormals, so this is integer arithmetic: add half a unit,
+// less one if the last bit is even. A NaN stays one, since what the kernels store came from 16-bit
+// NaNs or from an invalid operation: the lower half of its bits is 0 and cannot carry.
+HWY_INLINE hn::Vec<Integers> round_to_bf16(FloatVec v) {
   const Integers di;
-  const hn::RebindToSigned<Integers> ds;
   const auto bits = hn::BitCast(di, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 1));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)));
-  const auto quiet = hn::Or(bits, hn::Set(di, 0x400000));
-  const auto nan = hn::RebindMask(di, hn::IsNaN(v));
-  const auto high = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
-  const auto words = hn::DemoteTo(Words(), hn::BitCast(ds, high));
+  return hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)));
+}
+HWY_INLINE void store(FloatVec v, BF16* p) {
+  const hn::RebindToSigned<Integers> ds;
+  const auto words = hn::DemoteTo(Words(), hn::BitCast(ds, hn::ShiftRight<16>(round_to_bf16(v))));
   hn::StoreU(words, Words(), reinterpret_cast<uint16_t*>(p));
 }
 
@@ -78,11 +80,11 @@ HWY_INLINE void store(FloatVec v, F16* p) {
 }
 #endif
 
-// The last `count` < lanes() elements of a row; the other lanes are zero.
+// The last `count` <= lanes() elements of a row; the other lanes are zero.
 template <class T>
 HWY_INLINE FloatVec load_tail(const T* p, int64_t count) {
   T values[HWY_MAX_BYTES / sizeof(float)] = {};
-  std::memcpy(values, p, static_cast<size_t>(count) * sizeof(T));
+  std::memcpy(values, p, static_cast<size_t>(std::clamp<int64_t>(count, 0, lanes())) * sizeof(T));
   return load(values);
 }
 template <class T>
@@ -91,6 +93,39 @@ HWY_INLINE void store_tail(FloatVec v, T* p, int64_t count) {
   store(v, values);
   std::memcpy(p, values, static_cast<size_t>(count) * sizeof(T));
 }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2  // masks that never touch what they leave out
+HWY_INLINE FloatVec load_tail(const float* p, int64_t count) {
+  return hn::MaskedLoad(hn::FirstN(Floats(), static_cast<size_t>(count)), Floats(), p);
+}
+HWY_INLINE void store_tail(FloatVec v, float* p, int64_t count) {
+  hn::BlendedStore(v, hn::FirstN(Floats(), static_cast<size_t>(count)), Floats(), p);
+}
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // also of 16-bit elements
+HWY_INLINE hn::Vec<Words> load_words(const void* p, int64_t count) {
+  const auto mask = hn::FirstN(Words(), static_cast<size_t>(count));
+  return hn::MaskedLoad(mask, Words(), static_cast<const uint16_t*>(p));
+}
+HWY_INLINE void store_words(hn::Vec<Words> words, void* p, int64_t count) {
+  const auto mask = hn::FirstN(Words(), static_cast<size_t>(count));
+  hn::BlendedStore(words, mask, Words(), static_cast<uint16_t*>(p));
+}
+HWY_INLINE FloatVec load_tail(const BF16* p, int64_t count) {
+  const auto words = hn::PromoteTo(Integers(), load_words(p, count));
+  return hn::BitCast(Floats(), hn::ShiftLeft<16>(words));
+}
+HWY_INLINE FloatVec load_tail(const F16* p, int64_t count) {
+  return hn::PromoteTo(Floats(), hn::BitCast(Halves(), load_words(p, count)));
+}
+HWY_INLINE void store_tail(FloatVec v, BF16* p, int64_t count) {
+  const hn::RebindToSigned<Integers> ds;
+  const auto high = hn::BitCast(ds, hn::ShiftRight<16>(round_to_bf16(v)));
+  store_words(hn::DemoteTo(Words(), high), p, count);
+}
+HWY_INLINE void store_tail(FloatVec v, F16* p, int64_t count) {
+  store_words(hn::BitCast(Words(), hn::DemoteTo(Halves(), v)), p, count);
+}
+#endif
 
 // kTail: `count` elements; else a whole vector.
 template <bool kTail, class T>
@@ -105,6 +140,138 @@ HWY_INLINE void store_some(FloatVec v, T* p, int64_t count) {
   } else {
     store(v, p);
   }
+}
+
+// Two vectors of neighbouring elements. Those of bfloat16 are the even and the odd ones, since a
+// shift or a mask then widens 16 of them: whoever keeps float32 beside them keeps the same order
+// (pair_position).
+struct FloatPair {
+  FloatVec a, b;
+};
+HWY_INLINE int64_t pair_lanes() { return 2 * lanes(); }
+
+// Where element i of a row of `count` stands when its pairs are written out: the even elements of a
+// pair before the odd ones; what is left at the end of a row is in order.
+template <class T>
+HWY_INLINE int64_t pair_position(int64_t i, int64_t count) {
+  if (!std::is_same_v<T, BF16> || i >= count / pair_lanes() * pair_lanes()) return i;
+  const int64_t in_pair = i % pair_lanes();
+  return i - in_pair + in_pair % 2 * lanes() + in_pair / 2;
+}
+
+// Two vectors in order as a pair of T, and back.
+template <class T>
+HWY_INLINE FloatPair pair_of(FloatVec first, FloatVec second) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, BF16>) {
+    return {hn::ConcatEven(Floats(), second, first), hn::ConcatOdd(Floats(), second, first)};
+  }
+#endif
+  return {first, second};
+}
+template <class T>
+HWY_INLINE FloatPair in_order(FloatPair pair) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, BF16>) {
+    HWY_ALIGN float values[2 * HWY_MAX_BYTES / sizeof(float)];
+    hn::StoreInterleaved2(pair.a, pair.b, Floats(), values);
+    return {load(values), load(values + lanes())};
+  }
+#endif
+  return pair;
+}
+
+template <class T>
+HWY_INLINE FloatPair load_pair(const T* p) {
+  return {load(p), load(p + lanes())};
+}
+template <class T>
+HWY_INLINE void store_pair(FloatPair pair, T* p) {
+  store(pair.a, p);
+  store(pair.b, p + lanes());
+}
+
+// Asks for cache lines, into the second level.
+template <class T>
+HWY_INLINE void prefetch_bytes(const T* p, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t byte = 0; byte < bytes; byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte, 0, 2);
+  }
+}
+template <class T>
+HWY_INLINE void prefetch_pair(const T* p) {
+  prefetch_bytes(p, pair_lanes() * static_cast<int64_t>(sizeof(T)));
+}
+
+// The same past the caches, to a multiple of their size; on the instruction sets that have no
+// 16-bit conversions, through them.
+template <class T>
+HWY_INLINE void stream(FloatVec v, T* p) {
+  store(v, p);
+}
+HWY_INLINE void stream(FloatVec v, float* p) { hn::Stream(v, Floats(), p); }
+#if HWY_TARGET != HWY_SCALAR && (!HWY_ARCH_X86 || HWY_TARGET <= HWY_AVX2)
+HWY_INLINE void stream(FloatVec v, F16* p) {
+  const auto words = hn::BitCast(Words(), hn::DemoteTo(Halves(), v));
+  hn::Stream(words, Words(), reinterpret_cast<uint16_t*>(p));
+}
+#endif
+template <class T>
+HWY_INLINE void stream_pair(FloatPair pair, T* p) {
+  stream(pair.a, p);
+  stream(pair.b, p + lanes());
+}
+
+#if HWY_TARGET != HWY_SCALAR  // whose pairs are in order as they are
+HWY_INLINE FloatPair load_pair(const BF16* p) {
+  const auto both = hn::LoadU(Integers(), reinterpret_cast<const uint32_t*>(p));
+  return {hn::BitCast(Floats(), hn::ShiftLeft<16>(both)),
+          hn::BitCast(Floats(), hn::And(both, hn::Set(Integers(), 0xFFFF0000u)))};
+}
+HWY_INLINE hn::Vec<Integers> bf16_pair(FloatPair pair) {
+  const auto upper = hn::And(round_to_bf16(pair.b), hn::Set(Integers(), 0xFFFF0000u));
+  return hn::Or(hn::ShiftRight<16>(round_to_bf16(pair.a)), upper);
+}
+HWY_INLINE void store_pair(FloatPair pair, BF16* p) {
+  hn::StoreU(bf16_pair(pair), Integers(), reinterpret_cast<uint32_t*>(p));
+}
+HWY_INLINE void stream_pair(FloatPair pair, BF16* p) {
+  hn::Stream(bf16_pair(pair), Integers(), reinterpret_cast<uint32_t*>(p));
+}
+#endif
+
+// Copies less than a cache line.
+template <class T>
+HWY_INLINE void copy_few(const T* from, T* to, int64_t count) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const hn::ScalableTag<hwy::UnsignedFromSize<sizeof(T)>> d;
+  using Lane = hn::TFromD<decltype(d)>;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+  hn::BlendedStore(hn::MaskedLoad(mask, d, reinterpret_cast<const Lane*>(from)), mask, d,
+                   reinterpret_cast<Lane*>(to));
+#else
+  std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+#endif
+}
+
+// Copies `count` elements past the caches, from a place in them to one of any alignment.
+template <class T>
+HWY_INLINE void stream_copy(const T* from, T* to, int64_t count) {
+  constexpr int64_t kSize = sizeof(T), kLine = 64, kLineCount = kLine / kSize;
+  using Bytes = hn::ScalableTag<uint8_t>;
+  const int64_t step = static_cast<int64_t>(hn::Lanes(Bytes()));
+  const int64_t ahead = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) & (kLine - 1);
+  int64_t done = HWY_MIN(ahead / kSize, count);
+  if (done > 0) copy_few(from, to, done);
+  for (; done + kLineCount <= count; done += kLineCount) {
+    const auto* source = reinterpret_cast<const uint8_t*>(from + done);
+    auto* target = reinterpret_cast<uint8_t*>(to + done);
+    for (int64_t k = 0; k < kLine; k += step) {
+      hn::Stream(hn::LoadU(Bytes(), source + k), Bytes(), target + k);
+    }
+  }
+  if (done < count) copy_few(from + done, to + done, count - done);
 }
 
 // A vector of floats as two of doubles, exactly.
@@ -134,9 +301,8 @@ class DoubleSum {
     low_ = hn::MulAdd(a.low, b.low, low_);
     high_ = hn::MulAdd(a.high, b.high, high_);
   }
-  HWY_INLINE double total() const {
-    return hn::GetLane(hn::SumOfLanes(Doubles(), hn::Add(low_, high_)));
-  }
+  HWY_INLINE DoubleVec lanes_total() const { return hn::Add(low_, high_); }
+  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), lanes_total())); }
   HWY_INLINE void store(double* p) const {  // lanes() doubles
     hn::StoreU(low_, Doubles(), p);
     const int64_t stored = static_cast<int64_t>(hn::Lanes(Doubles()));
@@ -146,6 +312,72 @@ class DoubleSum {
  private:
   DoubleVec low_, high_;
 };
+
+// Doubles, rounded. The library's own demotion of a single one clamps Inf.
+using FloatsOfDoubles = hn::Rebind<float, Doubles>;
+HWY_INLINE hn::Vec<FloatsOfDoubles> rounded(DoubleVec v) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(FloatsOfDoubles(), static_cast<float>(hn::GetLane(v)));
+#else
+  return hn::DemoteTo(FloatsOfDoubles(), v);
+#endif
+}
+HWY_INLINE FloatVec load_rounded(const double* p) {
+#if HWY_TARGET == HWY_SCALAR
+  return rounded(hn::LoadU(Doubles(), p));
+#else
+  return hn::Combine(Floats(), rounded(hn::LoadU(Doubles(), p + hn::Lanes(Doubles()))),
+                     rounded(hn::LoadU(Doubles(), p)));
+#endif
+}
+
+// The totals of the lanes of a and b, the same bits as those of DoubleSum in half the instructions:
+// short rows have many totals.
+HWY_INLINE void store_totals(DoubleVec a, DoubleVec b, double* total_a, double* total_b) {
+#if HWY_TARGET == HWY_SCALAR
+  *total_a = hn::GetLane(a);
+  *total_b = hn::GetLane(b);
+#else
+  const Doubles d;
+  DoubleVec sums = hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  sums = hn::Add(sums, hn::SwapAdjacentBlocks(sums));
+#endif
+  if (hn::Lanes(d) > 2) sums = hn::Add(sums, hn::Reverse2(d, sums));
+  *total_a = hn::GetLane(sums);
+  *total_b = hn::GetLane(hn::UpperHalf(hn::Half<Doubles>(), sums));
+#endif
+}
+
+HWY_INLINE void store_totals(const DoubleSum& a, const DoubleSum& b, double* total_a,
+                             double* total_b) {
+  store_totals(a.lanes_total(), b.lanes_total(), total_a, total_b);
+}
+
+// The same of four pairs, next to each other.
+HWY_INLINE void store_four_totals(const DoubleVec* a, const DoubleVec* b, double* totals_a,
+                                  double* totals_b) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const Doubles d;
+  const auto halves = [](DoubleVec v, DoubleVec w) HWY_ATTR {
+    return hn::Add(hn::ConcatLowerLower(Doubles(), w, v), hn::ConcatUpperUpper(Doubles(), w, v));
+  };
+  const auto blocks = [](DoubleVec v, DoubleVec w) HWY_ATTR {
+    return hn::Add(DoubleVec{_mm512_shuffle_f64x2(v.raw, w.raw, 0x88)},
+                   DoubleVec{_mm512_shuffle_f64x2(v.raw, w.raw, 0xDD)});
+  };
+  const DoubleVec a_sums = blocks(halves(a[0], a[1]), halves(a[2], a[3]));
+  const DoubleVec b_sums = blocks(halves(b[0], b[1]), halves(b[2], b[3]));
+  // a0 b0 a1 b1 a2 b2 a3 b3
+  const DoubleVec sums =
+      hn::Add(hn::InterleaveLower(d, a_sums, b_sums), hn::InterleaveUpper(d, a_sums, b_sums));
+  const hn::Half<Doubles> half;
+  hn::StoreU(hn::LowerHalf(half, hn::ConcatEven(d, sums, sums)), half, totals_a);
+  hn::StoreU(hn::LowerHalf(half, hn::ConcatOdd(d, sums, sums)), half, totals_b);
+#else
+  for (int k = 0; k < 4; ++k) store_totals(a[k], b[k], totals_a + k, totals_b + k);
+#endif
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace normgrad::cpu

@@ -38,9 +38,10 @@ struct Scalars {
 // Whether a factor leaves room on both sides of float32's range. Products with one that does not
 // may overflow or lose bits where the result would not: such rows and channels are computed in
 // float64.
+inline constexpr double kLeastSafe = 0x1p-100, kMostSafe = 0x1p100;
 inline bool is_safe(double factor) {
   const double magnitude = std::fabs(factor);
-  return magnitude >= 0x1p-100 && magnitude <= 0x1p100;
+  return magnitude >= kLeastSafe && magnitude <= kMostSafe;
 }
 
 // Whether the means of g and of g * x_hat say the same of the elements: finite, and neither so

@@ -17,9 +17,12 @@ void watch_forks() {
   if (failed != 0) g_single_threaded.store(true);
 }
 
+int threads() {
+  return g_single_threaded.load(std::memory_order_relaxed) ? 1 : omp_get_max_threads();
+}
+
 void run_tasks(int64_t tasks, int64_t bytes, void (*body)(void*, int64_t), void* context) {
-  if (tasks <= 1 || bytes < kSerialBytes || omp_get_max_threads() <= 1 ||
-      g_single_threaded.load(std::memory_order_relaxed)) {
+  if (tasks <= 1 || bytes < kSerialBytes || threads() <= 1) {
     for (int64_t task = 0; task < tasks; ++task) body(context, task);
     return;
   }

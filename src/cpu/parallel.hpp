@@ -24,6 +24,9 @@ void parallel_for(int64_t tasks, int64_t bytes, const Body& body) {
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
+// How many threads a call of the caller may use.
+int threads();
+
 // libgomp's threads do not exist in a forked child, and a parallel region there waits for them for
 // ever (gcc bug 60035). From this call on, children of fork() run everything on their one thread.
 void watch_forks();

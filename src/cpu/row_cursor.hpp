@@ -28,6 +28,19 @@ class RowCursor {
     }
   }
 
+  // How many rows from this one on have the same distances, and moving on by some of them.
+  int64_t even_rows() const {
+    const int last = problem_.lead_rank - 1;
+    return last < 0 ? 1 : problem_.lead_extent[last] - index_[last];
+  }
+  void skip(int64_t rows) {
+    const int last = problem_.lead_rank - 1;
+    if (last < 0) return;
+    move(last, rows - 1);
+    index_[last] += rows - 1;
+    next();
+  }
+
   int64_t x = 0, dy = 0, dx = 0, mean = 0, spread = 0;  // in elements
 
  private:

@@ -1,0 +1,53 @@
+#include "cpu/caches.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace normgrad::cpu {
+namespace {
+
+// The third level as Linux describes it: the C library adds up those of other processors.
+int64_t third_level_bytes() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  int64_t size = 0;
+  char unit = 0;
+  file >> size >> unit;
+  return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : 0;
+}
+
+// Whether the third level takes what the second evicts, at its speed. Elsewhere it is a mesh that
+// all cores share.
+bool has_near_third_level() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+int64_t core_cache_bytes() {
+  static const int64_t bytes = [] {
+    const int64_t size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return size > 0 ? size : int64_t{1} << 20;
+  }();
+  return bytes;
+}
+
+// Measured with 2 cores, 2 reads and 1 write: behind a mesh, stores past the caches win from 5 MiB
+// on, 1.25 times the second levels (6 MiB: 85 GB/s, through the caches 57); with a near third level
+// of 32 MiB from 28 MiB on (24 MiB: 83 and 99 GB/s, 36 MiB: 82 and 68).
+int64_t streaming_bytes() {
+  static const int64_t bytes = [] {
+    const int64_t second_levels = core_cache_bytes() * omp_get_num_procs() * 5 / 4;
+    if (!has_near_third_level()) return second_levels;
+    return std::max(second_levels, third_level_bytes() / 8 * 7);
+  }();
+  return bytes;
+}
+
+}  // namespace normgrad::cpu

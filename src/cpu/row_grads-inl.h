@@ -1,0 +1,352 @@
+// The second look at a group of rows: dx, and the rows' terms of dgamma and dbeta.
+#if defined(NORMGRAD_CPU_ROW_GRADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMGRAD_CPU_ROW_GRADS_INL_H_
+#undef NORMGRAD_CPU_ROW_GRADS_INL_H_
+#else
+#define NORMGRAD_CPU_ROW_GRADS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/formula-inl.h"
+#include "cpu/io-inl.h"
+#include "cpu/row_batch-inl.h"
+#include "cpu/row_sums-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normgrad::cpu {
+namespace HWY_NAMESPACE {
+
+// Rows are taken four at a time: the column sums are then read and written once for four rows, and
+// a chunk of 32 is 8 additions deep.
+inline constexpr int kGroup = 4;
+
+// What the second look reads and writes of up to 4 rows.
+template <class T>
+struct RowGroup {
+  int64_t count;
+  const T* x[kGroup];
+  const T* dy[kGroup];
+  T* dx[kGroup];
+  Scalars scalars[kGroup];
+  int64_t dy_ahead;  // the way to rows that come soon, in elements
+
+  void add(const RowBatch<T>& batch, int64_t k) {
+    x[count] = batch.x[k];
+    dy[count] = batch.dy[k];
+    dx[count] = batch.dx[k];
+    scalars[count] = batch.scalars.row(k);
+    ++count;
+  }
+};
+
+// How the data of a problem moves.
+enum class Flow {
+  kCached,  // it fits in cache
+  // It comes from memory. The lines of rows that come soon are asked for meanwhile, half of them in
+  // each look: else the first would wait for memory, and the second leave it idle.
+  kPlain,
+  kStreaming,  // the same, and dx is stored past the caches
+};
+
+// kParams: 0 none, 1 dgamma, 2 dgamma and dbeta. The terms of a column are added to the chunk's sum
+// as (t0 + t1) + (t2 + t3): missing rows count as zeros. gamma and the sums stand in the order of
+// pairs. kWhole: there are four rows.
+template <bool kWhole, class T, RowForm kForm, bool kDx, int kParams, Flow kFlow>
+class RowGrads {
+ public:
+  // All by value: what is stored might otherwise be a pointer or a scalar, and would be read anew
+  // for every vector.
+  HWY_INLINE RowGrads(const RowGroup<T>& rows, const float* gamma, float* dgamma, float* dbeta)
+      : count_(rows.count),
+        x_{rows.x[0], rows.x[1], rows.x[2], rows.x[3]},
+        dy_{rows.dy[0], rows.dy[1], rows.dy[2], rows.dy[3]},
+        dx_{rows.dx[0], rows.dx[1], rows.dx[2], rows.dx[3]},
+        scalars_{ScalarVecs(rows.scalars[0]), ScalarVecs(rows.scalars[1]),
+                 ScalarVecs(rows.scalars[2]), ScalarVecs(rows.scalars[3])},
+        dy_ahead_(rows.dy_ahead),
+        gamma_(gamma),
+        dgamma_(dgamma),
+        dbeta_(dbeta) {}
+
+  // The terms of four rows, one column per lane: ((t0 + t1), (t2 + t3)).
+  struct Terms {
+    FloatVec dgamma[2], dbeta[2];
+
+    HWY_INLINE Terms() {
+      for (int half = 0; half < 2; ++half) dgamma[half] = dbeta[half] = hn::Zero(Floats());
+    }
+
+    template <int kRow>
+    HWY_INLINE void add(FloatVec dy, FloatVec x_hat) {
+      if constexpr (kParams > 0) {
+        FloatVec& sum = dgamma[kRow / 2];
+        sum = kRow % 2 == 0 ? hn::Mul(dy, x_hat) : hn::MulAdd(dy, x_hat, sum);
+      }
+      if constexpr (kParams > 1) {
+        FloatVec& sum = dbeta[kRow / 2];
+        sum = kRow % 2 == 0 ? dy : hn::Add(sum, dy);
+      }
+    }
+  };
+
+  // The running sums of a chunk, one column per lane.
+  struct Sums {
+    FloatVec dgamma, dbeta;
+
+    HWY_INLINE Sums(const float* dgamma_sums, const float* dbeta_sums) {
+      if constexpr (kParams > 0) dgamma = load(dgamma_sums);
+      if constexpr (kParams > 1) dbeta = load(dbeta_sums);
+    }
+    HWY_INLINE void add(const Terms& terms) {
+      if constexpr (kParams > 0) {
+        dgamma = hn::Add(dgamma, hn::Add(terms.dgamma[0], terms.dgamma[1]));
+      }
+      if constexpr (kParams > 1) dbeta = hn::Add(dbeta, hn::Add(terms.dbeta[0], terms.dbeta[1]));
+    }
+    HWY_INLINE void write(float* dgamma_sums, float* dbeta_sums) const {
+      if constexpr (kParams > 0) store(dgamma, dgamma_sums);
+      if constexpr (kParams > 1) store(dbeta, dbeta_sums);
+    }
+  };
+
+  template <int kRow>
+  static HWY_INLINE FloatVec row(const ScalarVecs& s, FloatVec x, FloatVec dy, FloatVec gamma,
+                                 Terms& terms) {
+    FloatVec x_hat = x;
+    if constexpr (kForm == RowForm::kScaled) x_hat = hn::Mul(x, s.scale);
+    if constexpr (kForm == RowForm::kCentred) x_hat = s.x_hat(x);
+    terms.template add<kRow>(dy, x_hat);
+    const FloatVec g = hn::Mul(dy, gamma);
+    // RMSNorm has c1 = 0, and g - 0 = g.
+    if constexpr (kForm == RowForm::kScaled) return hn::Mul(s.r, hn::NegMulAdd(x_hat, s.c2, g));
+    return s.dx(g, x_hat);
+  }
+
+  // Columns [begin, end) of rows of `cols`; begin is a multiple of pair_lanes().
+  HWY_INLINE void run(int64_t begin, int64_t end, int64_t cols) const {
+    const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
+    int64_t c = begin;
+    for (; c < pairs_end; c += pair_lanes()) pair(c);
+    if (c + lanes() <= end) {
+      vector<false>(c, lanes());
+      c += lanes();
+    }
+    if (c < end) vector<true>(c, end - c);
+  }
+
+ private:
+  template <int kRow>
+  HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
+    if constexpr (kRow < kGroup) {
+      if (!kWhole && kRow >= count_) return;
+      const FloatPair x = load_pair(x_[kRow] + c), dy = load_pair(dy_[kRow] + c);
+      const FloatPair dx = {row<kRow>(scalars_[kRow], x.a, dy.a, gamma.a, a),
+                            row<kRow>(scalars_[kRow], x.b, dy.b, gamma.b, b)};
+      if constexpr (kDx && kFlow != Flow::kStreaming) store_pair(dx, dx_[kRow] + c);
+      if constexpr (kDx && kFlow == Flow::kStreaming) stream_pair(dx, dx_[kRow] + c);
+      if constexpr (kFlow != Flow::kCached) {
+        prefetch_pair(dy_[kRow] + c + dy_ahead_);
+      }
+      pair_of_row<kRow + 1>(c, gamma, a, b);
+    }
+  }
+  HWY_INLINE void pair(int64_t c) const {
+    Terms a, b;
+    pair_of_row<0>(c, load_pair(gamma_ + c), a, b);
+    add(a, c);
+    add(b, c + lanes());
+  }
+
+  template <bool kTail, int kRow>
+  HWY_INLINE void vector_of_row(int64_t c, int64_t count, FloatVec gamma, Terms& terms) const {
+    if constexpr (kRow < kGroup) {
+      if (!kWhole && kRow >= count_) return;
+      const FloatVec x = load_some<kTail>(x_[kRow] + c, count);
+      const FloatVec dy = load_some<kTail>(dy_[kRow] + c, count);
+      const FloatVec dx = row<kRow>(scalars_[kRow], x, dy, gamma, terms);
+      if constexpr (kDx && kFlow == Flow::kStreaming && !kTail) {
+        stream(dx, dx_[kRow] + c);
+      } else if constexpr (kDx) {
+        store_some<kTail>(dx, dx_[kRow] + c, count);
+      }
+      vector_of_row<kTail, kRow + 1>(c, count, gamma, terms);
+    }
+  }
+  template <bool kTail>
+  HWY_INLINE void vector(int64_t c, int64_t count) const {
+    Terms terms;
+    vector_of_row<kTail, 0>(c, count, load(gamma_ + c), terms);
+    add(terms, c);
+  }
+  HWY_INLINE void add(const Terms& terms, int64_t c) const {
+    Sums sums(dgamma_ + c, dbeta_ + c);
+    sums.add(terms);
+    sums.write(dgamma_ + c, dbeta_ + c);
+  }
+
+  const int64_t count_;
+  const T* const x_[kGroup];
+  const T* const dy_[kGroup];
+  T* const dx_[kGroup];
+  const ScalarVecs scalars_[kGroup];
+  const int64_t dy_ahead_;
+  const float* gamma_;
+  float* dgamma_;
+  float* dbeta_;
+};
+
+template <bool kWhole, class T, RowForm kForm, bool kDx, int kParams, Flow kFlow>
+HWY_NOINLINE void row_grads(const RowGroup<T>& rows, const float* gamma, float* dgamma,
+                            float* dbeta, int64_t begin, int64_t end, int64_t cols) {
+  const RowGrads<kWhole, T, kForm, kDx, kParams, kFlow> grads(rows, gamma, dgamma, dbeta);
+  grads.run(begin, end, cols);
+}
+
+// The second look at a whole batch of rows of a few vectors: the column sums stay in registers from
+// the first row to the last.
+template <class T, RowForm kForm, bool kDx, int kParams, bool kStreams>
+class ShortRows {
+ public:
+  HWY_INLINE ShortRows(const RowBatch<T>& batch, const float* gamma, float* dgamma, float* dbeta)
+      : count_(batch.count),
+        x_(batch.x),
+        dy_(batch.dy),
+        dx_(batch.dx),
+        scalars_(batch.scalars),
+        gamma_(gamma),
+        dgamma_(dgamma),
+        dbeta_(dbeta) {}
+
+  HWY_INLINE void run(int64_t cols) const {
+    int64_t c = 0;
+    for (; c + pair_lanes() <= cols; c += pair_lanes()) pair(c);
+    if (c + lanes() <= cols) {
+      vector<false>(c, lanes());
+      c += lanes();
+    }
+    if (c < cols) vector<true>(c, cols - c);
+  }
+
+ private:
+  using Grads = RowGrads<true, T, kForm, kDx, kParams, Flow::kCached>;
+  using Terms = typename Grads::Terms;
+
+  template <int kRow>
+  HWY_INLINE FloatVec row(int64_t k, FloatVec x, FloatVec dy, FloatVec gamma, Terms& terms) const {
+    return Grads::template row<kRow>(ScalarVecs(scalars_.row(k + kRow)), x, dy, gamma, terms);
+  }
+
+  template <int kRow>
+  HWY_INLINE void pair_of_row(int64_t k, int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
+    if constexpr (kRow < kGroup) {
+      const FloatPair x = load_pair(x_[k + kRow] + c), dy = load_pair(dy_[k + kRow] + c);
+      const FloatPair dx = {row<kRow>(k, x.a, dy.a, gamma.a, a),
+                            row<kRow>(k, x.b, dy.b, gamma.b, b)};
+      if constexpr (kDx && kStreams) stream_pair(dx, dx_[k + kRow] + c);
+      if constexpr (kDx && !kStreams) store_pair(dx, dx_[k + kRow] + c);
+      pair_of_row<kRow + 1>(k, c, gamma, a, b);
+    }
+  }
+  HWY_INLINE void pair(int64_t c) const {
+    const FloatPair gamma = load_pair(gamma_ + c);
+    typename Grads::Sums a(dgamma_ + c, dbeta_ + c), b(dgamma_ + c + lanes(), dbeta_ + c + lanes());
+    for (int64_t k = 0; k < count_; k += kGroup) {
+      Terms a_terms, b_terms;
+      pair_of_row<0>(k, c, gamma, a_terms, b_terms);
+      a.add(a_terms);
+      b.add(b_terms);
+    }
+    a.write(dgamma_ + c, dbeta_ + c);
+    b.write(dgamma_ + c + lanes(), dbeta_ + c + lanes());
+  }
+
+  template <bool kTail, int kRow>
+  HWY_INLINE void vector_of_row(int64_t k, int64_t c, int64_t count, FloatVec gamma,
+                                Terms& terms) const {
+    if constexpr (kRow < kGroup) {
+      const FloatVec x = load_some<kTail>(x_[k + kRow] + c, count);
+      const FloatVec dy = load_some<kTail>(dy_[k + kRow] + c, count);
+      const FloatVec dx = row<kRow>(k, x, dy, gamma, terms);
+      if constexpr (kDx && kStreams && !kTail) {
+        stream(dx, dx_[k + kRow] + c);
+      } else if constexpr (kDx) {
+        store_some<kTail>(dx, dx_[k + kRow] + c, count);
+      }
+      vector_of_row<kTail, kRow + 1>(k, c, count, gamma, terms);
+    }
+  }
+  template <bool kTail>
+  HWY_INLINE void vector(int64_t c, int64_t count) const {
+    const FloatVec gamma = load(gamma_ + c);
+    typename Grads::Sums sums(dgamma_ + c, dbeta_ + c);
+    for (int64_t k = 0; k < count_; k += kGroup) {
+      Terms terms;
+      vector_of_row<kTail, 0>(k, c, count, gamma, terms);
+      sums.add(terms);
+    }
+    sums.write(dgamma_ + c, dbeta_ + c);
+  }
+
+  const int64_t count_;  // a multiple of kGroup
+  const T* const* x_;
+  const T* const* dy_;
+  T* const* dx_;
+  const RowScalars& scalars_;
+  const float* gamma_;
+  float* dgamma_;
+  float* dbeta_;
+};
+
+template <class T, RowForm kForm, bool kDx, int kParams, bool kStreams>
+HWY_NOINLINE void short_rows(const RowBatch<T>& batch, const float* gamma, float* dgamma,
+                             float* dbeta, int64_t cols) {
+  const ShortRows<T, kForm, kDx, kParams, kStreams> rows(batch, gamma, dgamma, dbeta);
+  rows.run(cols);
+}
+
+// The second look for one set of outputs.
+template <class T>
+struct GradKernels {
+  using Group = void (*)(const RowGroup<T>&, const float* gamma, float* dgamma, float* dbeta,
+                         int64_t begin, int64_t end, int64_t cols);
+  using Short = void (*)(const RowBatch<T>&, const float* gamma, float* dgamma, float* dbeta,
+                         int64_t cols);
+  Group whole[3];                    // by Flow
+  Group part, part_params, part_dx;  // up to four rows; of the outputs all, or some alone
+  Short short_plain, short_streaming;
+};
+
+template <class T, RowForm kForm, bool kDx, int kParams>
+GradKernels<T> make_kernels() {
+  constexpr Flow kStreaming = kDx ? Flow::kStreaming : Flow::kPlain;
+  return {{row_grads<true, T, kForm, kDx, kParams, Flow::kCached>,
+           row_grads<true, T, kForm, kDx, kParams, Flow::kPlain>,
+           row_grads<true, T, kForm, kDx, kParams, kStreaming>},
+          row_grads<false, T, kForm, kDx, kParams, Flow::kCached>,
+          row_grads<false, T, kForm, false, kParams, Flow::kCached>,
+          row_grads<false, T, kForm, true, 0, Flow::kCached>,
+          short_rows<T, kForm, kDx, kParams, false>,
+          short_rows<T, kForm, kDx, kParams, kDx>};
+}
+
+template <class T, RowForm kForm>
+GradKernels<T> choose_kernels(bool dx, int params) {
+  if constexpr (kForm != RowForm::kScaled) {  // RMSNorm has no dbeta
+    if (params == 2) {
+      return dx ? make_kernels<T, kForm, true, 2>() : make_kernels<T, kForm, false, 2>();
+    }
+  }
+  if (params == 1) {
+    return dx ? make_kernels<T, kForm, true, 1>() : make_kernels<T, kForm, false, 1>();
+  }
+  return make_kernels<T, kForm, true, 0>();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normgrad::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMGRAD_CPU_ROW_GRADS_INL_H_

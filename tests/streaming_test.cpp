@@ -1,0 +1,173 @@
+// Problems beyond the caches take other paths: dx goes past the caches, straight or shifted through
+// a stage, and long rows are shared by threads. None of that may change a bit: not against parts of
+// the problem that fit in cache, nor between pointers that are aligned, that are not, and in place.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "normgrad/normgrad.hpp"
+
+namespace normgrad {
+namespace {
+
+// x, dy and dx together; the third-level cache of a desktop has 32 MiB.
+constexpr int64_t kBytes = 48 << 20;
+
+// Values of a type that do not repeat soon: random bits, but for an exponent near 1.
+class Data {
+ public:
+  Data(DType dtype, int64_t count, int64_t offset, uint32_t seed)
+      : size_(static_cast<int64_t>(size_of(dtype))),
+        first_(offset * size_),
+        bytes_(static_cast<size_t>((count + offset) * size_) + kLine) {
+    for (int64_t i = 0; i < count; ++i) {
+      seed = seed * 1664525 + 1013904223;
+      const uint32_t sign = seed & 0x80000000, mantissa = (seed >> 8) & 0x7FFFFF;
+      const uint32_t f32 = sign | 0x3F800000 | mantissa;
+      const uint16_t half = static_cast<uint16_t>(
+          dtype == DType::kBF16 ? f32 >> 16 : sign >> 16 | 0x3C00 | mantissa >> 13);
+      if (size_ == 4) {
+        std::memcpy(at(i), &f32, sizeof f32);
+      } else {
+        std::memcpy(at(i), &half, sizeof half);
+      }
+    }
+  }
+
+  std::byte* at(int64_t element) {
+    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+    return bytes_.data() + (kLine - address % kLine) % kLine + first_ + element * size_;
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  int64_t size_, first_;
+  std::vector<std::byte> bytes_;
+};
+
+std::vector<std::byte> copy(Data& data, int64_t first, int64_t count, DType dtype) {
+  const std::byte* begin = data.at(first);
+  return {begin, begin + count * static_cast<int64_t>(size_of(dtype))};
+}
+
+template <class Call>
+void run(const Call& call, const Buffers& buffers) {
+  const Plan plan(call);
+  std::vector<std::byte> workspace(plan.workspace_size());
+  plan.run(buffers, workspace.data(), workspace.size());
+}
+
+enum class Dx { kAligned, kShifted, kInPlace };
+
+struct Outputs {
+  std::vector<std::byte> dx, dgamma, dbeta;
+  bool operator==(const Outputs&) const = default;
+};
+
+// LayerNorm of rows [first, first + count) of a problem of so many columns.
+Outputs layer_norm(DType dtype, int64_t cols, int64_t first, int64_t count, Dx where) {
+  Data x(dtype, (first + count) * cols, 0, 1), dy(dtype, (first + count) * cols, 0, 2);
+  Data dx(dtype, count * cols, where == Dx::kShifted ? 1 : 0, 3);
+  Data gamma(dtype, cols, 0, 4), spread(dtype, first + count, 0, 5);
+  Data dgamma(dtype, cols, 0, 6), dbeta(dtype, cols, 0, 7);
+  const Tensor data{dtype, {count, cols}}, params{dtype, {cols}}, rows{dtype, {count}};
+  Data& target = where == Dx::kInPlace ? dy : dx;
+  const int64_t target_first = where == Dx::kInPlace ? first * cols : 0;
+  Buffers buffers;
+  buffers.x = x.at(first * cols);
+  buffers.dy = dy.at(first * cols);
+  buffers.gamma = gamma.at(0);
+  buffers.spread = spread.at(first);
+  buffers.dx = target.at(target_first);
+  buffers.dgamma = dgamma.at(0);
+  buffers.dbeta = dbeta.at(0);
+  run(LayerNormBackward{.x = data,
+                        .dy = data,
+                        .gamma = params,
+                        .statistics = Statistics::kXHatStd,
+                        .spread = rows,
+                        .dx = data,
+                        .dgamma = params,
+                        .dbeta = params},
+      buffers);
+  return {copy(target, target_first, count * cols, dtype), copy(dgamma, 0, cols, dtype),
+          copy(dbeta, 0, cols, dtype)};
+}
+
+// BatchNorm of samples x channels x length, channels last if asked.
+Outputs batch_norm(DType dtype, std::vector<int64_t> shape, int channel_axis, Dx where) {
+  const int64_t count = shape[0] * shape[1] * shape[2];
+  const int64_t channels = shape[static_cast<size_t>(channel_axis)];
+  Data x(dtype, count, 0, 1), dy(dtype, count, 0, 2);
+  Data dx(dtype, count, where == Dx::kShifted ? 1 : 0, 3);
+  Data gamma(dtype, channels, 0, 4), mean(dtype, channels, 0, 5), rstd(dtype, channels, 0, 6);
+  Data dgamma(dtype, channels, 0, 7), dbeta(dtype, channels, 0, 8);
+  const Tensor data{dtype, std::move(shape)}, params{dtype, {channels}};
+  Data& target = where == Dx::kInPlace ? dy : dx;
+  Buffers buffers;
+  buffers.x = x.at(0);
+  buffers.dy = dy.at(0);
+  buffers.gamma = gamma.at(0);
+  buffers.mean = mean.at(0);
+  buffers.spread = rstd.at(0);
+  buffers.dx = target.at(0);
+  buffers.dgamma = dgamma.at(0);
+  buffers.dbeta = dbeta.at(0);
+  run(BatchNormBackward{.x = data,
+                        .dy = data,
+                        .gamma = params,
+                        .statistics = Statistics::kMeanRstd,
+                        .mean = params,
+                        .spread = params,
+                        .channel_axis = channel_axis,
+                        .dx = data,
+                        .dgamma = params,
+                        .dbeta = params},
+      buffers);
+  return {copy(target, 0, count, dtype), copy(dgamma, 0, channels, dtype),
+          copy(dbeta, 0, channels, dtype)};
+}
+
+class Streaming : public testing::TestWithParam<DType> {};
+
+TEST_P(Streaming, RowsKeepTheirBits) {
+  const DType dtype = GetParam();
+  const int64_t size = static_cast<int64_t>(size_of(dtype));
+  for (int64_t cols : {16, 64, 1024, 1001, 70000}) {
+    const int64_t rows = kBytes / (3 * size * cols) + 3;
+    const Outputs whole = layer_norm(dtype, cols, 0, rows, Dx::kAligned);
+    EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kShifted) == whole) << cols << " columns";
+    EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kInPlace) == whole) << cols << " columns";
+    const int64_t few = 7, first = rows - few;
+    const Outputs part = layer_norm(dtype, cols, first, few, Dx::kAligned);
+    EXPECT_EQ(std::memcmp(part.dx.data(), whole.dx.data() + first * cols * size, part.dx.size()), 0)
+        << cols << " columns";
+  }
+}
+
+TEST_P(Streaming, ChannelsKeepTheirBits) {
+  const DType dtype = GetParam();
+  const int64_t size = static_cast<int64_t>(size_of(dtype));
+  for (int64_t length : {1, 49, 1001, 60000}) {
+    for (int64_t channels : {3, 40}) {
+      const int64_t samples = kBytes / (3 * size * channels * length) + 1;
+      for (int axis : {1, 2}) {
+        std::vector<int64_t> shape = {samples, channels, length};
+        if (axis == 2) std::swap(shape[1], shape[2]);
+        const Outputs whole = batch_norm(dtype, shape, axis, Dx::kAligned);
+        EXPECT_TRUE(batch_norm(dtype, shape, axis, Dx::kShifted) == whole)
+            << channels << " channels, length " << length << ", axis " << axis;
+        EXPECT_TRUE(batch_norm(dtype, shape, axis, Dx::kInPlace) == whole)
+            << channels << " channels, length " << length << ", axis " << axis;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Streaming, testing::Values(DType::kF32, DType::kF16, DType::kBF16));
+
+}  // namespace
+}  // namespace normgrad

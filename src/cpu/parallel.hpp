@@ -8,9 +8,10 @@
 
 namespace normgrad::cpu {
 
-// Below this many bytes of x, dy and dx together a parallel region costs more than it saves: waking
-// a second thread takes about 1 us, in which one core moves about 64 KiB from its cache.
-inline constexpr int64_t kSerialBytes = 64 * 1024;
+// Below this many bytes a parallel region costs more than it saves: waking a second thread takes
+// 1 us if it still spins and 5 to 50 us if it sleeps, in which one core moves 256 KiB from its
+// cache.
+inline constexpr int64_t kSerialBytes = 256 * 1024;
 
 // Calls body(context, task) for every task, on the threads OpenMP gives the caller. Tasks must
 // write to places of their own; which thread runs one must not matter.

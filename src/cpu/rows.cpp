@@ -97,18 +97,25 @@ void run_type(const RowsProblem& problem, const Buffers& buffers, const RowsWork
   }
 }
 
+// The bits of a NaN that came from float32 data may not survive the rounding to bfloat16.
+template <class P>
+HWY_INLINE FloatVec quiet(FloatVec v) {
+  if constexpr (!std::is_same_v<P, BF16>) return v;
+  return hn::IfThenElse(hn::IsNaN(v), hn::NaN(Floats()), v);
+}
+
 // Columns [begin, end) of a parameter gradient from sums in the order of pairs.
 template <class T, class P>
 void store_params(const double* sums, int64_t begin, int64_t end, int64_t cols, int64_t stride,
                   P* to) {
   const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
   int64_t c = begin;
-  if (stride == 1 && std::is_same_v<P, float>) {
+  if (stride == 1) {
     for (; c < pairs_end; c += pair_lanes()) {
-      const FloatPair pair = {load_rounded(sums + c), load_rounded(sums + c + lanes())};
-      const FloatPair ordered = in_order<T>(pair);
-      store(ordered.a, to + c);
-      store(ordered.b, to + c + lanes());
+      const FloatPair pair =
+          in_order<T>({load_rounded(sums + c), load_rounded(sums + c + lanes())});
+      store(quiet<P>(pair.a), to + c);
+      store(quiet<P>(pair.b), to + c + lanes());
     }
   }
   for (; c < end; ++c) to[c * stride] = narrow<P>(sums[pair_position<T>(c, cols)]);

@@ -4,8 +4,8 @@
 //   dgamma = sum of dy * x_hat, dbeta = sum of dy; with frozen statistics dx = gamma * r * dy
 //
 // The sums need the whole channel before the first dx: two looks. A channel that fits in cache
-// comes from memory once (2 reads, 1 write per element), a larger one twice. Elements are float32,
-// the sums float64 of exact products.
+// comes from memory once (2 reads, 1 write per element), a larger one twice, the second time in
+// reverse. Elements are float32, the sums float64 (plane_sums-inl.h).
 //
 // Order of the sums: a channel is cut into pieces of about 16384 elements (some samples, or part of
 // one), which meet in an aligned binary tree; a function of the length alone.
@@ -30,9 +30,6 @@
 #define NORMGRAD_CPU_PLANES_ONCE_
 namespace normgrad::cpu {
 
-#ifndef NG_NUM
-#define NG_NUM 4
-#endif
 // So many that none is long for the others to wait for, and so few that each has several groups.
 inline constexpr int64_t kTasksPerThread = 8;
 // Channels per thread from which on whole channels are dealt out.
@@ -125,7 +122,7 @@ class PlanesRun {
   // Channels whose x and dy stay in a core's cache together.
   int64_t group_channels() const {
     const int64_t channel_bytes = 2 * problem_.samples * problem_.length * kSize;
-    const int64_t fitting = core_cache_bytes() * NG_NUM / 8 / HWY_MAX(channel_bytes, 1);
+    const int64_t fitting = core_cache_bytes() / 2 / HWY_MAX(channel_bytes, 1);
     const int64_t sharing = problem_.channels / (kTasksPerThread * threads());
     int64_t channels = HWY_MAX(1, HWY_MIN(fitting, sharing));
     // So many that dx of a group begins and ends with a cache line.

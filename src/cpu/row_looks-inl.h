@@ -20,6 +20,7 @@
 #include "cpu/row_grads-inl.h"
 #include "cpu/row_sums-inl.h"
 #include "cpu/rows_workspace.hpp"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -38,9 +39,7 @@ class RowsRun {
         buffers_(buffers),
         workspace_(workspace),
         dx_(problem.has_dx),
-        params_(problem.dbeta.present    ? 2
-                : problem.dgamma.present ? 1
-                                         : 0),
+        params_(problem.dbeta.present + (problem.dbeta.present || problem.dgamma.present)),
         kernels_(choose_kernels<T, kForm>(dx_, params_)) {
     const int64_t row_bytes = 2 * problem.cols * kSize;
     while (batch_rows_ < kMostRows && 2 * batch_rows_ * row_bytes <= kBatchBytes) batch_rows_ *= 2;
@@ -83,6 +82,7 @@ class RowsRun {
       std::swap(batch, next);
     }
     if (params_ > 0) finish_block(tree, index, chunks, 0, tree.width);
+    hwy::FlushStream();
   }
 
   // Whether threads should share columns rather than blocks of rows.
@@ -170,6 +170,7 @@ class RowsRun {
       }
       if (block_ends) finish_block(tree, block, chunks, from, to);
     });
+    hwy::FlushStream();
   }
 
   static constexpr int64_t kSize = sizeof(T);

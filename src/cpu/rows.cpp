@@ -6,14 +6,14 @@
 //
 // One sweep (row_looks-inl.h): a row of x and dy comes from memory once, for the sums
 // (row_sums-inl.h); the second look, which writes dx and adds to dgamma and dbeta
-// (row_grads-inl.h), finds it in cache. Per
-// element 2 reads and 1 write of the data type. Elements are float32; row sums are float64, so that
-// dx is within 12 roundings (numerics, 2.1); column sums are float32 over 32 rows, then float64
-// (column_tree.hpp).
+// (row_grads-inl.h), finds it in cache. Per element 2 reads and 1 write of the data type. Elements
+// are float32; dx is within 12 roundings (docs/numerics.md); column sums are float32 over 32 rows,
+// then float64 (column_tree.hpp).
 //
 // Threads take blocks of rows. Where there are few rows, or four of them do not fit in a core's
 // cache, they share the columns of four rows at a time instead. The bits are the same.
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/parallel.hpp"
 #include "cpu/rows_workspace.hpp"

@@ -97,11 +97,13 @@ void run_type(const RowsProblem& problem, const Buffers& buffers, const RowsWork
   }
 }
 
-// The bits of a NaN that came from float32 data may not survive the rounding to bfloat16.
+// The bits of a NaN that came from float32 data may not survive the rounding to bfloat16; those of
+// the library's own NaN are all ones, and do not either.
 template <class P>
 HWY_INLINE FloatVec quiet(FloatVec v) {
   if constexpr (!std::is_same_v<P, BF16>) return v;
-  return hn::IfThenElse(hn::IsNaN(v), hn::NaN(Floats()), v);
+  const FloatVec nan = hn::BitCast(Floats(), hn::Set(Integers(), 0x7FC00000u));
+  return hn::IfThenElse(hn::IsNaN(v), nan, v);
 }
 
 // Columns [begin, end) of a parameter gradient from sums in the order of pairs.

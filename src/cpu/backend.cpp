@@ -44,7 +44,6 @@ constexpr struct {
 #if HWY_ARCH_X86
     NORMGRAD_TARGET(HWY_AVX3, "cpu:avx3"),
     NORMGRAD_TARGET(HWY_AVX2, "cpu:avx2"),
-    NORMGRAD_TARGET(HWY_SSE4, "cpu:sse4"),
 #elif HWY_ARCH_ARM
     NORMGRAD_TARGET(HWY_NEON, "cpu:neon"),
 #endif

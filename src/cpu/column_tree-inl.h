@@ -22,18 +22,38 @@ inline void add_left(const double* left, double* sum, int64_t count) {
   for (int64_t c = 0; c < count; ++c) sum[c] = left[c] + sum[c];
 }
 
-// Adds columns [begin, end) of the block's next chunk; `index` counts chunks from 0 within the
-// block. The levels are a binary counter: chunk 0b0111 completes the pairs of levels 0, 1 and 2 and
-// lands in level 3.
-template <class T>
-void add_chunk(const ColumnTree& tree, int64_t block, int64_t index, const T* chunk, int64_t begin,
-               int64_t end) {
+// Where the sum of the block's next chunk goes; `index` counts chunks from 0 within the block. The
+// levels are a binary counter: chunk 0b0111 completes the pairs of levels 0, 1 and 2 and lands in
+// level 3.
+inline double* chunk_level(const ColumnTree& tree, int64_t block, int64_t index) {
+  return tree.level(block, std::countr_one(static_cast<uint64_t>(index)));
+}
+
+// Adds to columns [begin, end) there what the chunk completes.
+inline void merge_chunk(const ColumnTree& tree, int64_t block, int64_t index, int64_t begin,
+                        int64_t end) {
+  double* target = chunk_level(tree, block, index) + begin;
   const int merges = std::countr_one(static_cast<uint64_t>(index));
-  double* target = tree.level(block, merges);
-  for (int64_t c = begin; c < end; ++c) target[c] = static_cast<double>(chunk[c]);
-  for (int k = 0; k < merges; ++k) {
+  for (int k = 0; k < merges; ++k) add_left(tree.level(block, k) + begin, target, end - begin);
+}
+
+// The same for a chunk of odd index that was summed elsewhere in float32, and for the one before
+// it, which nothing was done for: one conversion each is all that half of the chunks cost.
+inline void add_chunks(const ColumnTree& tree, int64_t block, int64_t index, const float* even,
+                       const float* odd, int64_t begin, int64_t end) {
+  const int level = std::countr_one(static_cast<uint64_t>(index));
+  double* target = tree.level(block, level);
+  for (int64_t c = begin; c < end; ++c) {
+    target[c] = static_cast<double>(even[c]) + static_cast<double>(odd[c]);
+  }
+  for (int k = 1; k < level; ++k) {
     add_left(tree.level(block, k) + begin, target + begin, end - begin);
   }
+}
+// And for the last one of a block, if its index is even.
+inline void add_last_chunk(const ColumnTree& tree, int64_t block, const float* chunk, int64_t begin,
+                           int64_t end) {
+  std::copy(chunk + begin, chunk + end, tree.level(block, 0) + begin);
 }
 
 // After `chunks` chunks: what columns [begin, end) of a block that ended early have in its levels

@@ -22,11 +22,11 @@ struct ColumnTree {
   int64_t blocks = 0;      // tasks
   double* sums = nullptr;  // blocks x levels x width; the last level of a block holds its sum
 
-  // A block's sums are written and read once, 32 bytes per column in all. With 128 rows that is 4 %
-  // of what a 16-bit problem moves; so blocks have at least 128 rows, unless that would leave fewer
+  // A block's sums are written and read once, 32 bytes per column in all. With 256 rows that is 2 %
+  // of what a 16-bit problem moves; so blocks have at least 256 rows, unless that would leave fewer
   // than 16 tasks. 256 are enough for any machine. The bits depend on none of this.
   ColumnTree(int64_t rows_, int64_t width_) : rows(rows_), width(width_) {
-    const int64_t most = std::clamp<int64_t>(rows / 128, 16, 256);
+    const int64_t most = std::clamp<int64_t>(rows / 256, 16, 256);
     while ((rows + block_rows() - 1) / block_rows() > most) ++levels;
     blocks = (rows + block_rows() - 1) / block_rows();
   }

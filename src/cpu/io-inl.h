@@ -28,6 +28,7 @@ using Doubles = hn::Rebind<double, Floats>;
 using Doubles = hn::Repartition<double, Floats>;
 #endif
 using FloatVec = hn::Vec<Floats>;
+using FloatMask = hn::Mask<Floats>;
 using DoubleVec = hn::Vec<Doubles>;
 using Words = hn::Rebind<uint16_t, Floats>;
 using Integers = hn::RebindToUnsigned<Floats>;
@@ -49,8 +50,13 @@ HWY_INLINE FloatVec load(const BF16* p) {
 HWY_INLINE hn::Vec<Integers> round_to_bf16(FloatVec v) {
   const Integers di;
   const auto bits = hn::BitCast(di, v);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // a mask is one operation less
+  const auto odd = hn::TestBit(bits, hn::Set(di, 0x10000));
+  return hn::Add(bits, hn::IfThenElse(odd, hn::Set(di, 0x8000), hn::Set(di, 0x7FFF)));
+#else
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 1));
   return hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)));
+#endif
 }
 HWY_INLINE void store(FloatVec v, BF16* p) {
   const hn::RebindToSigned<Integers> ds;
@@ -230,8 +236,8 @@ HWY_INLINE FloatPair load_pair(const BF16* p) {
           hn::BitCast(Floats(), hn::And(both, hn::Set(Integers(), 0xFFFF0000u)))};
 }
 HWY_INLINE hn::Vec<Integers> bf16_pair(FloatPair pair) {
-  const auto upper = hn::And(round_to_bf16(pair.b), hn::Set(Integers(), 0xFFFF0000u));
-  return hn::Or(hn::ShiftRight<16>(round_to_bf16(pair.a)), upper);
+  return hn::OrAnd(hn::ShiftRight<16>(round_to_bf16(pair.a)), round_to_bf16(pair.b),
+                   hn::Set(Integers(), 0xFFFF0000u));
 }
 HWY_INLINE void store_pair(FloatPair pair, BF16* p) {
   hn::StoreU(bf16_pair(pair), Integers(), reinterpret_cast<uint32_t*>(p));
@@ -288,10 +294,23 @@ HWY_INLINE DoublePair promote(FloatVec v) {
 #endif
 }
 
+// The sum of its halves, as doubles.
+HWY_INLINE DoubleVec halves_total(FloatVec v) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::PromoteTo(Doubles(), v);
+#else
+  const hn::Half<Floats> half;
+  return hn::PromoteTo(Doubles(), hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+#endif
+}
+
 // Lanes of a running float64 sum.
 class DoubleSum {
  public:
   HWY_INLINE DoubleSum() : low_(hn::Zero(Doubles())), high_(hn::Zero(Doubles())) {}
+  HWY_INLINE explicit DoubleSum(const double* p)  // as store() left it
+      : low_(hn::LoadU(Doubles(), p)),
+        high_(hn::LoadU(Doubles(), p + lanes() - static_cast<int64_t>(hn::Lanes(Doubles())))) {}
   HWY_INLINE void add(DoublePair a) {
     low_ = hn::Add(low_, a.low);
     high_ = hn::Add(high_, a.high);

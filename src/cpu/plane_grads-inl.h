@@ -1,4 +1,4 @@
-// The second look at a channel: dx.
+// The second look at channels: dx.
 #if defined(NORMGRAD_CPU_PLANE_GRADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMGRAD_CPU_PLANE_GRADS_INL_H_
 #undef NORMGRAD_CPU_PLANE_GRADS_INL_H_
@@ -7,6 +7,7 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/channel.hpp"
 #include "cpu/formula-inl.h"
@@ -17,97 +18,123 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// Runs of neighbouring channels, a stride apart.
+// What follows from 16-bit data takes x - mean for x_hat: its scalar c2 has the factor `scale`, and
+// a multiplication and its rounding are saved.
 template <class T>
-struct Band {
+inline constexpr bool c2_has_scale = !std::is_same_v<T, float>;
+
+// The elements of neighbouring channels in one sample.
+template <class T>
+struct Stretch {
   const Channel* channels;
   int64_t count, length;
   const T *x, *dy;
   T* dx;
-  int64_t x_stride, dy_stride, dx_stride;
-  // The way to what comes soon, in elements; 0: nothing does.
-  int64_t x_ahead, dy_ahead;
+  int64_t x_stride, dy_stride, dx_stride;  // from channel to channel
+  // Where one channel ends, the next begins, and none is shorter than a pair of vectors: vectors
+  // then hold the end of one and the beginning of the next, instead of a few elements each.
+  bool dense;
 };
 
 template <class T, bool kFrozen, bool kStreaming>
 class PlaneGrads {
  public:
-  // All by value: what is stored might otherwise be a scalar, and would be read anew for every
-  // vector.
-  HWY_INLINE PlaneGrads(const Scalars& scalars, int64_t x_ahead, int64_t dy_ahead)
-      : s_(scalars), x_ahead_(x_ahead), dy_ahead_(dy_ahead) {}
-
-  HWY_INLINE void run(const T* x, const T* dy, T* dx, int64_t count) const {
-    int64_t k = 0;
-    if constexpr (kStreaming) {
-      // Up to the first cache line that is the run's alone.
-      const auto ahead = -reinterpret_cast<uintptr_t>(dx) % kLine / sizeof(T);
-      const int64_t head = HWY_MIN(static_cast<int64_t>(ahead), count);
-      while (k < head) {
-        const int64_t some = HWY_MIN(lanes(), head - k);
-        vector<true>(x + k, dy + k, dx + k, some);
-        k += some;
+  static HWY_INLINE void write(const Stretch<T>& stretch) {
+    ScalarVecs next(stretch.channels[0].scalars);
+    for (int64_t c = 0; c < stretch.count; ++c) {
+      const ScalarVecs s = next;
+      if (c + 1 < stretch.count) next = ScalarVecs(stretch.channels[c + 1].scalars);
+      const T* x = stretch.x + c * stretch.x_stride;
+      const T* dy = stretch.dy + c * stretch.dy_stride;
+      T* dx = stretch.dx + c * stretch.dx_stride;
+      const int64_t length = stretch.length;
+      int64_t k = HWY_MIN(first_whole(dx), length);
+      if (!stretch.dense || c == 0) some(s, x, dy, dx, k);
+      for (; k + pair_lanes() <= length; k += pair_lanes()) {
+        put(pair(s, s, x + k, dy + k), dx + k);
+      }
+      if (!kPairs && k + lanes() <= length) {
+        put(element(s, load(x + k), load(dy + k)), dx + k);
+        k += lanes();
+      }
+      if (!stretch.dense || c + 1 == stretch.count) {
+        some(s, x + k, dy + k, dx + k, length - k);
+      } else if (k < length) {
+        border(s, next, x + k, dy + k, dx + k, length - k);
       }
     }
-    for (; k + pair_lanes() <= count; k += pair_lanes()) pair(x + k, dy + k, dx + k);
-    if (k + lanes() <= count) {
-      vector<false>(x + k, dy + k, dx + k, lanes());
-      k += lanes();
-    }
-    if (k < count) vector<true>(x + k, dy + k, dx + k, count - k);
   }
 
  private:
-  static constexpr uintptr_t kLine = 64;
+  // The halves of pairs of bfloat16 are not neighbours.
+  static constexpr bool kPairs = std::is_same_v<T, BF16> && HWY_TARGET != HWY_SCALAR;
 
-  HWY_INLINE FloatVec dx(FloatVec x, FloatVec dy) const {
-    if constexpr (kFrozen) return hn::Mul(s_.r, dy);
-    return s_.dx(dy, s_.x_hat(x));
+  // Elements before the first that whole vectors (of bfloat16, pairs) start at: at multiples of
+  // their size in memory, as streaming wants it, and so that none is in two cache lines.
+  static HWY_INLINE int64_t first_whole(const T* dx) {
+    const auto bytes = static_cast<uintptr_t>(kPairs ? pair_lanes() : lanes()) * sizeof(T);
+    return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dx) % bytes / sizeof(T));
   }
 
-  HWY_INLINE void pair(const T* x, const T* dy, T* to) const {
+  static HWY_INLINE FloatVec element(const ScalarVecs& s, FloatVec x, FloatVec dy) {
+    if constexpr (kFrozen) return hn::Mul(s.r, dy);
+    if constexpr (c2_has_scale<T>) return s.dx(dy, hn::Sub(x, s.mean));
+    return s.dx(dy, s.x_hat(x));
+  }
+  static HWY_INLINE FloatPair pair(const ScalarVecs& a, const ScalarVecs& b, const T* x,
+                                   const T* dy) {
     const FloatPair dy_pair = load_pair(dy);
     const FloatPair x_pair = kFrozen ? dy_pair : load_pair(x);
-    const FloatPair dx_pair = {dx(x_pair.a, dy_pair.a), dx(x_pair.b, dy_pair.b)};
-    if constexpr (kStreaming) {
-      stream_pair(dx_pair, to);
+    return {element(a, x_pair.a, dy_pair.a), element(b, x_pair.b, dy_pair.b)};
+  }
+  // `mine` elements of this channel, then some of the next.
+  static HWY_INLINE void border(const ScalarVecs& s, const ScalarVecs& next, const T* x,
+                                const T* dy, T* dx, int64_t mine) {
+    if constexpr (kPairs) {
+      put(pair(blend(s, next, (mine + 1) / 2), blend(s, next, mine / 2), x, dy), dx);
     } else {
-      store_pair(dx_pair, to);
-    }
-    if (dy_ahead_ != 0) {
-      prefetch(x + x_ahead_);
-      prefetch(dy + dy_ahead_);
+      put(element(blend(s, next, mine), load(x), load(dy)), dx);
     }
   }
-  template <bool kTail>
-  HWY_INLINE void vector(const T* x, const T* dy, T* to, int64_t count) const {
-    const FloatVec dy_vec = load_some<kTail>(dy, count);
-    const FloatVec x_vec = kFrozen ? dy_vec : load_some<kTail>(x, count);
-    store_some<kTail>(dx(x_vec, dy_vec), to, count);
-    if (dy_ahead_ != 0) {
-      prefetch(x + x_ahead_);
-      prefetch(dy + dy_ahead_);
+  static HWY_INLINE void some(const ScalarVecs& s, const T* x, const T* dy, T* dx, int64_t count) {
+    for (int64_t k = 0; k < count; k += lanes()) {
+      const int64_t left = HWY_MIN(count - k, lanes());
+      const FloatVec dy_vec = load_tail(dy + k, left);
+      const FloatVec x_vec = kFrozen ? dy_vec : load_tail(x + k, left);
+      store_tail(element(s, x_vec, dy_vec), dx + k, left);
     }
   }
 
-  static HWY_INLINE void prefetch(const T* p) {
-    for (int64_t k = 0; k < pair_lanes(); k += static_cast<int64_t>(kLine / sizeof(T))) {
-      __builtin_prefetch(p + k, 0, 2);
+  static HWY_INLINE void put(FloatPair pair, T* dx) {
+    if constexpr (kStreaming) {
+      stream_pair(pair, dx);
+    } else {
+      store_pair(pair, dx);
+    }
+  }
+  static HWY_INLINE void put(FloatVec vector, T* dx) {
+    if constexpr (kStreaming) {
+      stream(vector, dx);
+    } else {
+      store(vector, dx);
     }
   }
 
-  const ScalarVecs s_;
-  const int64_t x_ahead_, dy_ahead_;
+  static HWY_INLINE ScalarVecs blend(const ScalarVecs& s, const ScalarVecs& next, int64_t mine) {
+    const auto mask = hn::FirstN(Floats(), static_cast<size_t>(mine));
+    ScalarVecs both = s;
+    both.mean = hn::IfThenElse(mask, s.mean, next.mean);
+    both.scale = hn::IfThenElse(mask, s.scale, next.scale);
+    both.r = hn::IfThenElse(mask, s.r, next.r);
+    both.c1 = hn::IfThenElse(mask, s.c1, next.c1);
+    both.c2 = hn::IfThenElse(mask, s.c2, next.c2);
+    return both;
+  }
 };
 
 template <class T, bool kFrozen, bool kStreaming>
-HWY_NOINLINE void plane_grads(const Band<T>& band) {
-  for (int64_t i = 0; i < band.count; ++i) {
-    const PlaneGrads<T, kFrozen, kStreaming> grads(band.channels[i].scalars, band.x_ahead,
-                                                   band.dy_ahead);
-    grads.run(band.x + i * band.x_stride, band.dy + i * band.dy_stride,
-              band.dx + i * band.dx_stride, band.length);
-  }
+HWY_NOINLINE void plane_grads(const Stretch<T>& stretch) {
+  PlaneGrads<T, kFrozen, kStreaming>::write(stretch);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,8 +1,8 @@
 // The first look at a channel: its sums of dy and of dy * (x - mean), in float64.
 //
 // Of float32 data, every product is exact in float64 and added there. Of 16-bit data, which is
-// worth 8 or 11 bits, the first two additions are float32, (t0 + t1) + (t2 + t3) over four vectors:
-// half the instructions, and within the roundings that the gradients may have (docs/numerics.md).
+// worth 8 or 11 bits, the first three additions are float32, a tree over eight vectors: half the
+// instructions, and within the roundings that the gradients may have (docs/numerics.md).
 #if defined(NORMGRAD_CPU_PLANE_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMGRAD_CPU_PLANE_SUMS_INL_H_
 #undef NORMGRAD_CPU_PLANE_SUMS_INL_H_
@@ -26,33 +26,69 @@ namespace HWY_NAMESPACE {
 template <class T>
 inline constexpr bool plane_sums_have_scale = !std::is_same_v<T, float>;
 
+// The sums of a piece of a channel so far.
+struct PlaneSums {
+  DoubleSum dy, dy_x;
+
+  HWY_INLINE PlaneSums() {}
+
+  HWY_INLINE ChannelSums total() const {
+    ChannelSums sums;
+    store_totals(dy, dy_x, &sums.dy, &sums.dy_centred);
+    return sums;
+  }
+};
+
 template <class T>
 class PlaneSummer {
  public:
-  HWY_INLINE explicit PlaneSummer(const Scalars& s)
+  HWY_INLINE PlaneSummer(const Scalars& s, const PlaneSums& sums)
       : mean_(hn::Set(Floats(), s.mean)),
         half_mean_(hn::Set(HalfFloats(), s.mean)),
-        scale_(hn::Set(Floats(), s.scale)) {}
+        scale_(hn::Set(Floats(), s.scale)),
+        sums_(sums) {}
 
-  // A contiguous run of the channel.
-  HWY_INLINE void add(const T* x, const T* dy, int64_t count) {
+  // A contiguous run of the channel. kAsk: asks for the lines of another as it goes.
+  template <bool kAsk>
+  HWY_INLINE void add(const T* x, const T* dy, int64_t count, const T* next_x, const T* next_dy) {
     int64_t k = 0;
     if constexpr (plane_sums_have_scale<T>) {
-      for (; k + 2 * pair_lanes() <= count; k += 2 * pair_lanes()) {
-        add(terms(x + k, dy + k) + terms(x + k + pair_lanes(), dy + k + pair_lanes()));
+      const int64_t n = 2 * pair_lanes();
+      for (; k + 2 * n <= count; k += 2 * n) {
+        if constexpr (kAsk) ask(next_x + k, next_dy + k, n);
+        const Terms low = two_pairs(x + k, dy + k);
+        if constexpr (kAsk) ask(next_x + k + n, next_dy + k + n, n);
+        add(low + two_pairs(x + k + n, dy + k + n));
       }
+      if constexpr (kAsk) ask(next_x + k, next_dy + k, count - k);
       if (k < count) add(last_terms(x + k, dy + k, count - k));
     } else {
-      for (; k + lanes() <= count; k += lanes()) add_exactly(x + k, dy + k);
+      for (; k + lanes() <= count; k += lanes()) {
+        if constexpr (kAsk) ask(next_x + k, next_dy + k, lanes());
+        add_exactly(x + k, dy + k);
+      }
+      if constexpr (kAsk) ask(next_x + k, next_dy + k, count - k);
       if (k < count) add_last_exactly(x + k, dy + k, count - k);
     }
   }
 
-  HWY_INLINE ChannelSums total() const {
-    ChannelSums sums;
-    store_totals(dy_, dy_x_, &sums.dy, &sums.dy_centred);
-    return sums;
+  // Two runs of at most two pairs each.
+  HWY_INLINE void add_two(const T* x, const T* dy, const T* second_x, const T* second_dy,
+                          int64_t count) {
+    if constexpr (plane_sums_have_scale<T>) {
+      add(end_terms(x, dy, count) + end_terms(second_x, second_dy, count));
+    }
   }
+  // Into the second-level cache, a line at a time: there is room for about 20 on their way.
+  static HWY_INLINE void ask(const T* x, const T* dy, int64_t count) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t k = 0; k < count; k += kLine) {
+      __builtin_prefetch(x + k, 0, 2);
+      __builtin_prefetch(dy + k, 0, 2);
+    }
+  }
+
+  HWY_INLINE const PlaneSums& sums() const { return sums_; }
 
  private:
   using HalfFloats = hn::Rebind<float, Doubles>;
@@ -69,13 +105,24 @@ class PlaneSummer {
     };
     const int64_t high = half_lanes();
     const DoublePair dy_pair = {dy_half(0), dy_half(high)};
-    dy_.add(dy_pair);
-    dy_x_.add_product(dy_pair, {centred_half(0), centred_half(high)});
+    sums_.dy.add(dy_pair);
+    sums_.dy_x.add_product(dy_pair, {centred_half(0), centred_half(high)});
   }
   HWY_INLINE void add_last_exactly(const float* x, const float* dy, int64_t count) {
-    const DoublePair dy_pair = promote(load_tail(dy, count));
-    dy_.add(dy_pair);
-    dy_x_.add_product(dy_pair, promote(hn::Sub(load_tail(x, count), mean_)));
+    const FloatVec dy_vec = load_tail(dy, count);
+    const FloatVec centred = hn::Sub(load_tail(x, count), mean_);
+    const bool all = count > half_lanes();
+    const DoublePair dy_pair = all ? promote(dy_vec) : promote_low(dy_vec);
+    sums_.dy.add(dy_pair);
+    sums_.dy_x.add_product(dy_pair, all ? promote(centred) : promote_low(centred));
+  }
+  // Of a vector whose upper half does not count.
+  static HWY_INLINE DoublePair promote_low(FloatVec v) {
+#if HWY_TARGET == HWY_SCALAR
+    return promote(v);
+#else
+    return {hn::PromoteTo(Doubles(), hn::LowerHalf(HalfFloats(), v)), hn::Zero(Doubles())};
+#endif
   }
 
   // The float32 sums of a pair of vectors.
@@ -92,37 +139,107 @@ class PlaneSummer {
   HWY_INLINE Terms terms(const T* x, const T* dy) const {
     return terms(load_pair(x), load_pair(dy));
   }
-  // One pair or none, then what is left of the run.
+  HWY_INLINE Terms two_pairs(const T* x, const T* dy) const {
+    return terms(x, dy) + terms(x + pair_lanes(), dy + pair_lanes());
+  }
+  // Fewer than four pairs.
   HWY_INLINE Terms last_terms(const T* x, const T* dy, int64_t count) const {
-    const FloatVec zero = hn::Zero(Floats());
-    Terms sum = {zero, zero};
-    if (count >= pair_lanes()) {
-      sum = terms(x, dy);
-      x += pair_lanes();
-      dy += pair_lanes();
-      count -= pair_lanes();
-    }
+    const int64_t n = pair_lanes();
+    if (count <= 2 * n) return end_terms(x, dy, count);
+    const Terms low = two_pairs(x, dy);
+    return low + end_terms(x + 2 * n, dy + 2 * n, count - 2 * n);
+  }
+  // At most two.
+  HWY_INLINE Terms end_terms(const T* x, const T* dy, int64_t count) const {
+    const int64_t n = pair_lanes();
+    if (count < n) return part_terms(x, dy, count);
+    const Terms whole = terms(x, dy);
+    if (count == n) return whole;
+    return whole + (count == 2 * n ? terms(x + n, dy + n) : part_terms(x + n, dy + n, count - n));
+  }
+  // Less than one.
+  HWY_INLINE Terms part_terms(const T* x, const T* dy, int64_t count) const {
     if (count > lanes()) {
       const int64_t left = count - lanes();
-      return sum + terms({load(x), load_tail(x + lanes(), left)},
-                         {load(dy), load_tail(dy + lanes(), left)});
+      return terms({load(x), load_tail(x + lanes(), left)},
+                   {load(dy), load_tail(dy + lanes(), left)});
     }
-    if (count > 0) {
-      const FloatVec dy_vec = load_tail(dy, count);
-      sum = sum + Terms{dy_vec, hn::Mul(dy_vec, x_hat(load_tail(x, count)))};
-    }
-    return sum;
+    const FloatVec dy_vec = load_tail(dy, count);
+    return {dy_vec, hn::Mul(dy_vec, x_hat(load_tail(x, count)))};
   }
   HWY_INLINE void add(const Terms& sum) {
-    dy_.add(promote(sum.dy));
-    dy_x_.add(promote(sum.dy_x_hat));
+    sums_.dy.add(promote(sum.dy));
+    sums_.dy_x.add(promote(sum.dy_x_hat));
   }
 
   const FloatVec mean_;
   const hn::Vec<HalfFloats> half_mean_;
   const FloatVec scale_;
-  DoubleSum dy_, dy_x_;
+  PlaneSums sums_;
 };
+
+// The elements of neighbouring channels in some samples, and those that are read next.
+template <class T>
+struct SumTile {
+  const Channel* channels;
+  int64_t count, samples, length;
+  const T *x, *dy;
+  const T *next_x, *next_dy;  // null if there is nothing to wait for
+  ChannelsProblem::Strides x_strides, dy_strides;
+};
+
+// The walk over the runs of the next tile, in the order of memory.
+template <class T>
+class NextRuns {
+ public:
+  HWY_INLINE explicit NextRuns(const SumTile<T>& tile)
+      : tile_(tile), x_(tile.next_x), dy_(tile.next_dy), channels_(tile.count) {}
+
+  HWY_INLINE const T* x() const { return x_; }
+  HWY_INLINE const T* dy() const { return dy_; }
+  HWY_INLINE void advance() {
+    x_ += tile_.x_strides.channel;
+    dy_ += tile_.dy_strides.channel;
+    if (--channels_ > 0) return;
+    channels_ = tile_.count;
+    x_ += tile_.x_strides.sample - tile_.count * tile_.x_strides.channel;
+    dy_ += tile_.dy_strides.sample - tile_.count * tile_.dy_strides.channel;
+  }
+
+ private:
+  const SumTile<T>& tile_;
+  const T *x_, *dy_;
+  int64_t channels_;  // of the sample, from here on
+};
+
+// The sums stay in registers for all samples of the tile. kAsk: the next tile is asked for
+// meanwhile, since runs of a few KiB are too short for the hardware to foresee.
+template <bool kAsk, class T>
+HWY_NOINLINE void add_tile(const SumTile<T>& tile, PlaneSums* sums) {
+  NextRuns<T> next(tile);
+  const int64_t length = tile.length;
+  for (int64_t c = 0; c < tile.count; ++c) {
+    PlaneSummer<T> summer(tile.channels[c].scalars, sums[c]);
+    const T* x = tile.x + c * tile.x_strides.channel;
+    const T* dy = tile.dy + c * tile.dy_strides.channel;
+    int64_t n = 0;
+    if (plane_sums_have_scale<T> && length <= 2 * pair_lanes()) {
+      for (; n + 2 <= tile.samples; n += 2) {
+        for (int i = 0; kAsk && i < 2; ++i, next.advance()) summer.ask(next.x(), next.dy(), length);
+        summer.add_two(x, dy, x + tile.x_strides.sample, dy + tile.dy_strides.sample, length);
+        x += 2 * tile.x_strides.sample;
+        dy += 2 * tile.dy_strides.sample;
+      }
+    }
+    for (; n < tile.samples; ++n) {
+      summer.template add<kAsk>(x, dy, length, next.x(), next.dy());
+      if (kAsk) next.advance();
+      x += tile.x_strides.sample;
+      dy += tile.dy_strides.sample;
+    }
+    sums[c] = summer.sums();
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace normgrad::cpu

@@ -31,7 +31,10 @@
 namespace normgrad::cpu {
 
 // So many that none is long for the others to wait for, and so few that each has several groups.
-inline constexpr int64_t kTasksPerThread = 8;
+inline constexpr int64_t kTasksPerThread = 4;
+inline constexpr int64_t kMostChannels = 32;
+inline constexpr int64_t kTileBytes = 8192;
+inline constexpr int64_t kTileElements = 512;
 // Channels per thread from which on whole channels are dealt out.
 inline constexpr int64_t kManyChannels = 4;
 
@@ -55,6 +58,7 @@ class Pieces {
     if (length_ == 0) return 0;
     return parts_ > 1 ? samples_ * parts_ : (samples_ + group_ - 1) / group_;
   }
+  bool whole() const { return parts_ == 1; }  // no sample is cut
   int64_t runs(int64_t piece) const {
     return parts_ > 1 ? 1 : std::min(group_, samples_ - piece * group_);
   }
@@ -93,10 +97,11 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// Neighbouring channels, and how far away those are that this thread takes next (0: none).
+// Neighbouring channels.
 struct Block {
   int64_t begin, end;
-  int64_t channels_ahead;
+
+  int64_t count() const { return end - begin; }
 };
 
 template <class T>
@@ -109,9 +114,11 @@ class PlanesRun {
         pieces_(problem),
         elements_(batch_elements(problem, buffers)) {
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
-    from_memory_ = bytes() > streaming_bytes();
-    streaming_ = from_memory_ && !in_place;
-    dense_dx_ = problem.dx.channel == problem.length;
+    asks_ = bytes() > core_cache_bytes();
+    streaming_ = bytes() > streaming_bytes() && !in_place;
+    const int64_t length = problem.length;
+    dense_ = length >= pair_lanes() && pieces_.whole() && problem.x.channel == length &&
+             problem.dy.channel == length && problem.dx.channel == length;
   }
 
   int64_t bytes() const {
@@ -120,21 +127,16 @@ class PlanesRun {
   int64_t pieces() const { return pieces_.count(); }
 
   // Channels whose x and dy stay in a core's cache together.
-  int64_t group_channels() const {
+  int64_t group_channels(int64_t tasks) const {
     const int64_t channel_bytes = 2 * problem_.samples * problem_.length * kSize;
-    const int64_t fitting = core_cache_bytes() / 2 / HWY_MAX(channel_bytes, 1);
-    const int64_t sharing = problem_.channels / (kTasksPerThread * threads());
-    int64_t channels = HWY_MAX(1, HWY_MIN(fitting, sharing));
-    // So many that dx of a group begins and ends with a cache line.
-    while (channels > 1 && channels * problem_.length * kSize % kLine != 0 && unit() <= channels) {
-      --channels;
-    }
-    return channels;
+    const int64_t fitting = core_cache_bytes() * 6 / 8 / HWY_MAX(channel_bytes, 1);
+    return HWY_MAX(1, HWY_MIN(kMostChannels, HWY_MIN(fitting, problem_.channels / tasks)));
   }
   // Channels that are taken together where their runs are short.
   int64_t band_channels() const {
     constexpr int64_t kBandBytes = 4096;
-    return HWY_MAX(1, HWY_MIN(problem_.channels, kBandBytes / HWY_MAX(1, problem_.length * kSize)));
+    const int64_t fitting = kBandBytes / HWY_MAX(1, problem_.length * kSize);
+    return HWY_MAX(1, HWY_MIN(kMostChannels, HWY_MIN(problem_.channels, fitting)));
   }
 
   void start(const Block& block) const {
@@ -144,15 +146,35 @@ class PlanesRun {
   }
 
   void sum_piece(const Block& block, int64_t piece) const {
+    PlaneSums sums_of_piece[kMostChannels];
     const int64_t runs = pieces_.runs(piece);
-    for (int64_t c = block.begin; c < block.end; ++c) {
-      PlaneSummer<T> summer(workspace_.channels[c].scalars);
-      for (int64_t i = 0; i < runs; ++i) {
-        const Run run = pieces_.run(piece, i);
-        summer.add(at(buffers_.x, problem_.x, c, run), at(buffers_.dy, problem_.dy, c, run),
-                   run.count);
+    const Run first = pieces_.run(piece, 0);
+    const int64_t run_bytes = block.count() * first.count * kSize;
+    const int64_t samples =
+        2 * HWY_MAX(1, HWY_MAX(kTileElements / first.count, kTileBytes / run_bytes) / 2);
+    for (int64_t i = 0; i < runs; i += samples) {
+      const Run run = pieces_.run(piece, i);
+      SumTile<T> tile = {workspace_.channels + block.begin,
+                         block.count(),
+                         HWY_MIN(samples, runs - i),
+                         run.count,
+                         at(buffers_.x, problem_.x, block.begin, run),
+                         at(buffers_.dy, problem_.dy, block.begin, run),
+                         nullptr,
+                         nullptr,
+                         problem_.x,
+                         problem_.dy};
+      const Run next = after(piece, i + samples, block);
+      if (!asks_ || next.count == 0) {
+        add_tile<false>(tile, sums_of_piece);
+      } else {
+        tile.next_x = at(buffers_.x, problem_.x, block.begin, next);
+        tile.next_dy = at(buffers_.dy, problem_.dy, block.begin, next);
+        add_tile<true>(tile, sums_of_piece);
       }
-      sums(c)[piece] = summer.total();
+    }
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      sums(c)[piece] = sums_of_piece[c - block.begin].total();
     }
   }
 
@@ -168,6 +190,11 @@ class PlanesRun {
         }
       }
       finish_channel<T>(problem_, buffers_, c, total, elements_, channel);
+      if constexpr (c2_has_scale<T>) {
+        const double c2 = channel.normalizer.scale * channel.c2;
+        channel.scalars.c2 = static_cast<float>(c2);
+        channel.wide = channel.wide || (channel.c2 != 0 && !is_safe(c2) && !problem_.frozen);
+      }
     }
   }
 
@@ -179,43 +206,28 @@ class PlanesRun {
     for (int64_t i = pieces_.runs(piece) - 1; i >= 0; --i) {
       const Run run = pieces_.run(piece, i);
       if (!any_wide) {
-        write_band(band(block, run));
+        write(stretch(block, run));
         continue;
       }
       for (int64_t c = block.begin; c < block.end; ++c) {
-        const Band<T> one = band({c, c + 1, 0}, run);
+        const Stretch<T> one = stretch({c, c + 1}, run);
         if (one.channels->wide) {
           write_wide(one);
         } else {
-          write_band(one);
+          write(one);
         }
-      }
-    }
-  }
-
-  // Asks for a block's first piece.
-  void call(const Block& block) const {
-    if (!from_memory_) return;
-    for (int64_t i = 0; i < pieces_.runs(0); ++i) {
-      const Run run = pieces_.run(0, i);
-      const T* x = at(buffers_.x, problem_.x, block.begin, run);
-      const T* dy = at(buffers_.dy, problem_.dy, block.begin, run);
-      const int64_t count = (block.end - block.begin) * run.count;
-      for (int64_t k = 0; k < count; k += kLine / kSize) {
-        __builtin_prefetch(x + k, 0, 2);
-        __builtin_prefetch(dy + k, 0, 2);
       }
     }
   }
 
  private:
   static constexpr int64_t kSize = sizeof(T);
-  static constexpr int64_t kLine = 64;
 
-  int64_t unit() const {
-    int64_t channels = 1;
-    while (channels * problem_.length * kSize % kLine != 0) channels *= 2;
-    return channels;
+  // The run that follows in the walk over a block: of the same piece, or of the next.
+  Run after(int64_t piece, int64_t index, const Block&) const {
+    if (index < pieces_.runs(piece)) return pieces_.run(piece, index);
+    if (piece + 1 < pieces()) return pieces_.run(piece + 1, 0);
+    return {0, 0, 0};
   }
 
   ChannelSums tree_sum(ChannelSums* s) const {
@@ -228,10 +240,9 @@ class PlanesRun {
     return s[0];
   }
 
-  Band<T> band(const Block& block, const Run& run) const {
-    const int64_t ahead = from_memory_ ? block.channels_ahead : 0;
+  Stretch<T> stretch(const Block& block, const Run& run) const {
     return {workspace_.channels + block.begin,
-            block.end - block.begin,
+            block.count(),
             run.count,
             at(buffers_.x, problem_.x, block.begin, run),
             at(buffers_.dy, problem_.dy, block.begin, run),
@@ -239,49 +250,22 @@ class PlanesRun {
             problem_.x.channel,
             problem_.dy.channel,
             problem_.dx.channel,
-            ahead * problem_.x.channel,
-            ahead * problem_.dy.channel};
+            dense_};
   }
-
-  void write_band(const Band<T>& band) const {
-    if (!streaming_) return grads<false>(band);
-    if (dense_dx_ && band.count > 1 && band.length * kSize < kShortBytes &&
-        band.length * kSize % kLine != 0) {
-      return write_staged(band);
-    }
-    grads<true>(band);
-  }
-
-  // Short runs of dx that do not start at a cache line share most of their lines with a neighbour:
-  // they are written to a place in the first-level cache, and streamed from there.
-  void write_staged(const Band<T>& band) const {
-    HWY_ALIGN T stage[kStageBytes / kSize];
-    const int64_t fitting = kStageBytes / (band.length * kSize);
-    const int64_t step = HWY_MIN(fitting, HWY_MAX(unit(), fitting / unit() * unit()));
-    for (int64_t i = 0; i < band.count; i += step) {
-      Band<T> part = band;
-      part.channels += i;
-      part.count = HWY_MIN(step, band.count - i);
-      part.x += i * band.x_stride;
-      part.dy += i * band.dy_stride;
-      part.dx = stage;
-      grads<false>(part);
-      stream_copy(stage, band.dx + i * band.dx_stride, part.count * band.length);
-    }
-  }
-
-  template <bool kStreaming>
-  void grads(const Band<T>& band) const {
-    if (problem_.frozen) {
-      plane_grads<T, true, kStreaming>(band);
+  void write(const Stretch<T>& stretch) const {
+    if (problem_.frozen && streaming_) {
+      plane_grads<T, true, true>(stretch);
+    } else if (problem_.frozen) {
+      plane_grads<T, true, false>(stretch);
+    } else if (streaming_) {
+      plane_grads<T, false, true>(stretch);
     } else {
-      plane_grads<T, false, kStreaming>(band);
+      plane_grads<T, false, false>(stretch);
     }
   }
-
-  static HWY_NOINLINE void write_wide(const Band<T>& band) {
-    for (int64_t k = 0; k < band.length; ++k) {
-      band.dx[k] = narrow<T>(band.channels->dx(widen(band.x[k]), widen(band.dy[k])));
+  static HWY_NOINLINE void write_wide(const Stretch<T>& one) {
+    for (int64_t k = 0; k < one.length; ++k) {
+      one.dx[k] = narrow<T>(one.channels->dx(widen(one.x[k]), widen(one.dy[k])));
     }
   }
 
@@ -292,43 +276,36 @@ class PlanesRun {
   }
   ChannelSums* sums(int64_t c) const { return workspace_.sums + c * pieces(); }
 
-  static constexpr int64_t kShortBytes = 2048, kStageBytes = 8192;
-
   const ChannelsProblem& problem_;
   const Buffers& buffers_;
   const PlanesWorkspace workspace_;
   const Pieces pieces_;
   const double elements_;
-  bool from_memory_ = false, streaming_ = false, dense_dx_ = false;
+  bool asks_ = false, streaming_ = false, dense_ = false;
 };
 
-// Each group of channels is looked at twice by the same thread, the second time in its cache.
+// Whole channels are dealt out, in groups: the second look at a group finds it in the thread's
+// cache.
 template <class T>
 void run_groups(const ChannelsProblem& problem, const PlanesRun<T>& run) {
   const int64_t pieces = run.pieces();
-  const int64_t size = run.group_channels();
+  const int64_t size = run.group_channels(kTasksPerThread * threads());
   const int64_t groups = (problem.channels + size - 1) / size;
-  const int64_t tasks = HWY_MIN(groups, kTasksPerThread * threads());
-  parallel_for(tasks, run.bytes(), [&](int64_t task) {
-    const int64_t first = groups * task / tasks, end = groups * (task + 1) / tasks;
-    for (int64_t group = first; group < end; ++group) {
-      const bool last = group + 1 == end;
-      const Block block = {group * size, HWY_MIN((group + 1) * size, problem.channels),
-                           last ? 0 : size};
-      run.start(block);
-      if (needs_sums(problem)) {
-        if (group == first) run.call(block);
-        for (int64_t piece = 0; piece < pieces; ++piece) run.sum_piece(block, piece);
-      }
-      run.finish(block);
-      if (!problem.has_dx) continue;
-      for (int64_t piece = pieces - 1; piece >= 0; --piece) run.write_piece(block, piece);
+  parallel_for(groups, run.bytes(), [&](int64_t group) {
+    const Block block = {group * size, HWY_MIN((group + 1) * size, problem.channels)};
+    run.start(block);
+    for (int64_t piece = 0; needs_sums(problem) && piece < pieces; ++piece) {
+      run.sum_piece(block, piece);
+    }
+    run.finish(block);
+    for (int64_t piece = pieces - 1; problem.has_dx && piece >= 0; --piece) {
+      run.write_piece(block, piece);
     }
     hwy::FlushStream();
   });
 }
 
-// The pieces of the channels are the tasks, with a barrier between sums and dx.
+// The pieces of the channels are dealt out, with a barrier between sums and dx.
 template <class T>
 void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
   const int64_t pieces = run.pieces();
@@ -336,9 +313,9 @@ void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
   const int64_t blocks = (problem.channels + size - 1) / size;
   const auto block = [&](int64_t task) {
     const int64_t begin = task % blocks * size;
-    return Block{begin, HWY_MIN(begin + size, problem.channels), 0};
+    return Block{begin, HWY_MIN(begin + size, problem.channels)};
   };
-  const Block all = {0, problem.channels, 0};
+  const Block all = {0, problem.channels};
   run.start(all);
   if (needs_sums(problem)) {
     parallel_for(blocks * pieces, run.bytes(),
@@ -346,6 +323,7 @@ void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
   }
   run.finish(all);
   if (!problem.has_dx) return;
+  // Backwards: what was read last is in some cache.
   parallel_for(blocks * pieces, run.bytes(), [&](int64_t task) {
     const int64_t back = blocks * pieces - 1 - task;
     run.write_piece(block(back), back / blocks);

@@ -1,10 +1,12 @@
 // Which instruction sets the kernels are compiled for: all that Highway knows on this architecture,
-// less SSSE3 (every such CPU still in use has SSE4) and SVE (its vectors cannot be members).
+// less SSSE3 and SSE4 (CPUs without AVX2, older than 2013, take the baseline) and SVE (its vectors
+// cannot be members).
 #pragma once
 
 #include <cstdint>
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #include "hwy/targets.h"
 #include "ops/backend.hpp"
 

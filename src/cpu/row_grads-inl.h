@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/formula-inl.h"
 #include "cpu/io-inl.h"
@@ -32,11 +33,12 @@ struct RowGroup {
   T* dx[kGroup];
   Scalars scalars[kGroup];
   int64_t dy_ahead;  // the way to rows that come soon, in elements
+  bool first;        // of a chunk: its sums begin here
 
-  void add(const RowBatch<T>& batch, int64_t k) {
+  void add(const RowBatch<T>& batch, int64_t k, bool writes_dx) {
     x[count] = batch.x[k];
     dy[count] = batch.dy[k];
-    dx[count] = batch.dx[k];
+    dx[count] = writes_dx ? batch.dx[k] : nullptr;
     scalars[count] = batch.scalars.row(k);
     ++count;
   }
@@ -44,17 +46,16 @@ struct RowGroup {
 
 // How the data of a problem moves.
 enum class Flow {
-  kCached,  // it fits in cache
-  // It comes from memory. The lines of rows that come soon are asked for meanwhile, half of them in
-  // each look: else the first would wait for memory, and the second leave it idle.
-  kPlain,
+  kCached,     // it fits in cache
+  kPlain,      // it comes from memory, and rows that come soon are asked for meanwhile
   kStreaming,  // the same, and dx is stored past the caches
 };
 
-// kParams: 0 none, 1 dgamma, 2 dgamma and dbeta. The terms of a column are added to the chunk's sum
-// as (t0 + t1) + (t2 + t3): missing rows count as zeros. gamma and the sums stand in the order of
-// pairs. kWhole: there are four rows.
-template <bool kWhole, class T, RowForm kForm, bool kDx, int kParams, Flow kFlow>
+// kParams: dgamma and, unless it is RMSNorm, dbeta. The terms of a column are added to the chunk's
+// sum as (t0 + t1) + (t2 + t3): missing rows count as zeros. gamma and the sums stand in the order
+// of pairs. kWhole: there are four rows. Else there are up to four, and the pointers to what is not
+// wanted are null: few rows come this way, so it is compiled once for all sets of outputs.
+template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlow>
 class RowGrads {
  public:
   // All by value: what is stored might otherwise be a pointer or a scalar, and would be read anew
@@ -67,9 +68,15 @@ class RowGrads {
         scalars_{ScalarVecs(rows.scalars[0]), ScalarVecs(rows.scalars[1]),
                  ScalarVecs(rows.scalars[2]), ScalarVecs(rows.scalars[3])},
         dy_ahead_(rows.dy_ahead),
+        kept_(kept_sums(rows.first)),
         gamma_(gamma),
         dgamma_(dgamma),
         dbeta_(dbeta) {}
+
+  // Which of a chunk's sums there are: none or all.
+  static HWY_INLINE FloatMask kept_sums(bool first) {
+    return hn::FirstN(Floats(), first ? 0 : static_cast<size_t>(lanes()));
+  }
 
   // The terms of four rows, one column per lane: ((t0 + t1), (t2 + t3)).
   struct Terms {
@@ -81,11 +88,11 @@ class RowGrads {
 
     template <int kRow>
     HWY_INLINE void add(FloatVec dy, FloatVec x_hat) {
-      if constexpr (kParams > 0) {
+      if constexpr (kParams) {
         FloatVec& sum = dgamma[kRow / 2];
         sum = kRow % 2 == 0 ? hn::Mul(dy, x_hat) : hn::MulAdd(dy, x_hat, sum);
       }
-      if constexpr (kParams > 1) {
+      if constexpr (kBeta) {
         FloatVec& sum = dbeta[kRow / 2];
         sum = kRow % 2 == 0 ? dy : hn::Add(sum, dy);
       }
@@ -96,19 +103,19 @@ class RowGrads {
   struct Sums {
     FloatVec dgamma, dbeta;
 
-    HWY_INLINE Sums(const float* dgamma_sums, const float* dbeta_sums) {
-      if constexpr (kParams > 0) dgamma = load(dgamma_sums);
-      if constexpr (kParams > 1) dbeta = load(dbeta_sums);
+    HWY_INLINE Sums(FloatMask kept, const float* dgamma_sums, const float* dbeta_sums) {
+      if constexpr (kParams) dgamma = hn::MaskedLoad(kept, Floats(), dgamma_sums);
+      if constexpr (kBeta) dbeta = hn::MaskedLoad(kept, Floats(), dbeta_sums);
     }
     HWY_INLINE void add(const Terms& terms) {
-      if constexpr (kParams > 0) {
+      if constexpr (kParams) {
         dgamma = hn::Add(dgamma, hn::Add(terms.dgamma[0], terms.dgamma[1]));
       }
-      if constexpr (kParams > 1) dbeta = hn::Add(dbeta, hn::Add(terms.dbeta[0], terms.dbeta[1]));
+      if constexpr (kBeta) dbeta = hn::Add(dbeta, hn::Add(terms.dbeta[0], terms.dbeta[1]));
     }
     HWY_INLINE void write(float* dgamma_sums, float* dbeta_sums) const {
-      if constexpr (kParams > 0) store(dgamma, dgamma_sums);
-      if constexpr (kParams > 1) store(dbeta, dbeta_sums);
+      if constexpr (kParams) store(dgamma, dgamma_sums);
+      if constexpr (kBeta) store(dbeta, dbeta_sums);
     }
   };
 
@@ -119,10 +126,9 @@ class RowGrads {
     if constexpr (kForm == RowForm::kScaled) x_hat = hn::Mul(x, s.scale);
     if constexpr (kForm == RowForm::kCentred) x_hat = s.x_hat(x);
     terms.template add<kRow>(dy, x_hat);
-    const FloatVec g = hn::Mul(dy, gamma);
-    // RMSNorm has c1 = 0, and g - 0 = g.
-    if constexpr (kForm == RowForm::kScaled) return hn::Mul(s.r, hn::NegMulAdd(x_hat, s.c2, g));
-    return s.dx(g, x_hat);
+    // RMSNorm has c1 = 0.
+    const FloatVec g = kForm == RowForm::kScaled ? hn::Mul(dy, gamma) : hn::MulSub(dy, gamma, s.c1);
+    return hn::NegMulAdd(x_hat, s.c2, hn::Mul(s.r, g));
   }
 
   // Columns [begin, end) of rows of `cols`; begin is a multiple of pair_lanes().
@@ -138,6 +144,8 @@ class RowGrads {
   }
 
  private:
+  static constexpr bool kBeta = kParams && kForm != RowForm::kScaled;
+
   template <int kRow>
   HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
     if constexpr (kRow < kGroup) {
@@ -145,11 +153,12 @@ class RowGrads {
       const FloatPair x = load_pair(x_[kRow] + c), dy = load_pair(dy_[kRow] + c);
       const FloatPair dx = {row<kRow>(scalars_[kRow], x.a, dy.a, gamma.a, a),
                             row<kRow>(scalars_[kRow], x.b, dy.b, gamma.b, b)};
-      if constexpr (kDx && kFlow != Flow::kStreaming) store_pair(dx, dx_[kRow] + c);
-      if constexpr (kDx && kFlow == Flow::kStreaming) stream_pair(dx, dx_[kRow] + c);
-      if constexpr (kFlow != Flow::kCached) {
-        prefetch_pair(dy_[kRow] + c + dy_ahead_);
+      if constexpr (kDx && kFlow == Flow::kStreaming) {
+        stream_pair(dx, dx_[kRow] + c);
+      } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
+        store_pair(dx, dx_[kRow] + c);
       }
+      if constexpr (kFlow != Flow::kCached) prefetch_pair(dy_[kRow] + c + dy_ahead_);
       pair_of_row<kRow + 1>(c, gamma, a, b);
     }
   }
@@ -169,7 +178,7 @@ class RowGrads {
       const FloatVec dx = row<kRow>(scalars_[kRow], x, dy, gamma, terms);
       if constexpr (kDx && kFlow == Flow::kStreaming && !kTail) {
         stream(dx, dx_[kRow] + c);
-      } else if constexpr (kDx) {
+      } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
         store_some<kTail>(dx, dx_[kRow] + c, count);
       }
       vector_of_row<kTail, kRow + 1>(c, count, gamma, terms);
@@ -182,7 +191,8 @@ class RowGrads {
     add(terms, c);
   }
   HWY_INLINE void add(const Terms& terms, int64_t c) const {
-    Sums sums(dgamma_ + c, dbeta_ + c);
+    if (!kWhole && dgamma_ == nullptr) return;
+    Sums sums(kept_, dgamma_ + c, dbeta_ + c);
     sums.add(terms);
     sums.write(dgamma_ + c, dbeta_ + c);
   }
@@ -193,12 +203,13 @@ class RowGrads {
   T* const dx_[kGroup];
   const ScalarVecs scalars_[kGroup];
   const int64_t dy_ahead_;
+  const FloatMask kept_;
   const float* gamma_;
   float* dgamma_;
   float* dbeta_;
 };
 
-template <bool kWhole, class T, RowForm kForm, bool kDx, int kParams, Flow kFlow>
+template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlow>
 HWY_NOINLINE void row_grads(const RowGroup<T>& rows, const float* gamma, float* dgamma,
                             float* dbeta, int64_t begin, int64_t end, int64_t cols) {
   const RowGrads<kWhole, T, kForm, kDx, kParams, kFlow> grads(rows, gamma, dgamma, dbeta);
@@ -207,11 +218,13 @@ HWY_NOINLINE void row_grads(const RowGroup<T>& rows, const float* gamma, float* 
 
 // The second look at a whole batch of rows of a few vectors: the column sums stay in registers from
 // the first row to the last.
-template <class T, RowForm kForm, bool kDx, int kParams, bool kStreams>
+template <class T, RowForm kForm, bool kParams, bool kStreaming>
 class ShortRows {
  public:
-  HWY_INLINE ShortRows(const RowBatch<T>& batch, const float* gamma, float* dgamma, float* dbeta)
+  HWY_INLINE ShortRows(const RowBatch<T>& batch, bool first, const float* gamma, float* dgamma,
+                       float* dbeta)
       : count_(batch.count),
+        kept_(Grads::kept_sums(first)),
         x_(batch.x),
         dy_(batch.dy),
         dx_(batch.dx),
@@ -231,7 +244,7 @@ class ShortRows {
   }
 
  private:
-  using Grads = RowGrads<true, T, kForm, kDx, kParams, Flow::kCached>;
+  using Grads = RowGrads<true, T, kForm, true, kParams, Flow::kCached>;
   using Terms = typename Grads::Terms;
 
   template <int kRow>
@@ -245,14 +258,18 @@ class ShortRows {
       const FloatPair x = load_pair(x_[k + kRow] + c), dy = load_pair(dy_[k + kRow] + c);
       const FloatPair dx = {row<kRow>(k, x.a, dy.a, gamma.a, a),
                             row<kRow>(k, x.b, dy.b, gamma.b, b)};
-      if constexpr (kDx && kStreams) stream_pair(dx, dx_[k + kRow] + c);
-      if constexpr (kDx && !kStreams) store_pair(dx, dx_[k + kRow] + c);
+      if constexpr (kStreaming) {
+        stream_pair(dx, dx_[k + kRow] + c);
+      } else {
+        store_pair(dx, dx_[k + kRow] + c);
+      }
       pair_of_row<kRow + 1>(k, c, gamma, a, b);
     }
   }
   HWY_INLINE void pair(int64_t c) const {
     const FloatPair gamma = load_pair(gamma_ + c);
-    typename Grads::Sums a(dgamma_ + c, dbeta_ + c), b(dgamma_ + c + lanes(), dbeta_ + c + lanes());
+    typename Grads::Sums a(kept_, dgamma_ + c, dbeta_ + c);
+    typename Grads::Sums b(kept_, dgamma_ + c + lanes(), dbeta_ + c + lanes());
     for (int64_t k = 0; k < count_; k += kGroup) {
       Terms a_terms, b_terms;
       pair_of_row<0>(k, c, gamma, a_terms, b_terms);
@@ -270,9 +287,9 @@ class ShortRows {
       const FloatVec x = load_some<kTail>(x_[k + kRow] + c, count);
       const FloatVec dy = load_some<kTail>(dy_[k + kRow] + c, count);
       const FloatVec dx = row<kRow>(k, x, dy, gamma, terms);
-      if constexpr (kDx && kStreams && !kTail) {
+      if constexpr (kStreaming && !kTail) {
         stream(dx, dx_[k + kRow] + c);
-      } else if constexpr (kDx) {
+      } else {
         store_some<kTail>(dx, dx_[k + kRow] + c, count);
       }
       vector_of_row<kTail, kRow + 1>(k, c, count, gamma, terms);
@@ -281,7 +298,7 @@ class ShortRows {
   template <bool kTail>
   HWY_INLINE void vector(int64_t c, int64_t count) const {
     const FloatVec gamma = load(gamma_ + c);
-    typename Grads::Sums sums(dgamma_ + c, dbeta_ + c);
+    typename Grads::Sums sums(kept_, dgamma_ + c, dbeta_ + c);
     for (int64_t k = 0; k < count_; k += kGroup) {
       Terms terms;
       vector_of_row<kTail, 0>(k, c, count, gamma, terms);
@@ -291,6 +308,7 @@ class ShortRows {
   }
 
   const int64_t count_;  // a multiple of kGroup
+  const FloatMask kept_;
   const T* const* x_;
   const T* const* dy_;
   T* const* dx_;
@@ -300,10 +318,10 @@ class ShortRows {
   float* dbeta_;
 };
 
-template <class T, RowForm kForm, bool kDx, int kParams, bool kStreams>
-HWY_NOINLINE void short_rows(const RowBatch<T>& batch, const float* gamma, float* dgamma,
-                             float* dbeta, int64_t cols) {
-  const ShortRows<T, kForm, kDx, kParams, kStreams> rows(batch, gamma, dgamma, dbeta);
+template <class T, RowForm kForm, bool kParams, bool kStreaming>
+HWY_NOINLINE void short_rows(const RowBatch<T>& batch, bool first, const float* gamma,
+                             float* dgamma, float* dbeta, int64_t cols) {
+  const ShortRows<T, kForm, kParams, kStreaming> rows(batch, first, gamma, dgamma, dbeta);
   rows.run(cols);
 }
 
@@ -312,37 +330,30 @@ template <class T>
 struct GradKernels {
   using Group = void (*)(const RowGroup<T>&, const float* gamma, float* dgamma, float* dbeta,
                          int64_t begin, int64_t end, int64_t cols);
-  using Short = void (*)(const RowBatch<T>&, const float* gamma, float* dgamma, float* dbeta,
-                         int64_t cols);
-  Group whole[3];                    // by Flow
-  Group part, part_params, part_dx;  // up to four rows; of the outputs all, or some alone
-  Short short_plain, short_streaming;
+  using Short = void (*)(const RowBatch<T>&, bool first, const float* gamma, float* dgamma,
+                         float* dbeta, int64_t cols);
+  Group part;                          // up to four rows, any outputs
+  Group whole[3];                      // four, by Flow
+  Short short_plain, short_streaming;  // with dx, a multiple of four
 };
 
-template <class T, RowForm kForm, bool kDx, int kParams>
-GradKernels<T> make_kernels() {
-  constexpr Flow kStreaming = kDx ? Flow::kStreaming : Flow::kPlain;
-  return {{row_grads<true, T, kForm, kDx, kParams, Flow::kCached>,
-           row_grads<true, T, kForm, kDx, kParams, Flow::kPlain>,
-           row_grads<true, T, kForm, kDx, kParams, kStreaming>},
-          row_grads<false, T, kForm, kDx, kParams, Flow::kCached>,
-          row_grads<false, T, kForm, false, kParams, Flow::kCached>,
-          row_grads<false, T, kForm, true, 0, Flow::kCached>,
-          short_rows<T, kForm, kDx, kParams, false>,
-          short_rows<T, kForm, kDx, kParams, kDx>};
-}
-
 template <class T, RowForm kForm>
-GradKernels<T> choose_kernels(bool dx, int params) {
-  if constexpr (kForm != RowForm::kScaled) {  // RMSNorm has no dbeta
-    if (params == 2) {
-      return dx ? make_kernels<T, kForm, true, 2>() : make_kernels<T, kForm, false, 2>();
-    }
+GradKernels<T> choose_kernels(bool dx, bool params) {
+  constexpr auto kPart = row_grads<false, T, kForm, true, true, Flow::kCached>;
+  if (!dx) {
+    constexpr auto kWhole = row_grads<true, T, kForm, false, true, Flow::kPlain>;
+    return {kPart, {kWhole, kWhole, kWhole}, nullptr, nullptr};
   }
-  if (params == 1) {
-    return dx ? make_kernels<T, kForm, true, 1>() : make_kernels<T, kForm, false, 1>();
-  }
-  return make_kernels<T, kForm, true, 0>();
+  const auto with_dx = [](auto with_params) -> GradKernels<T> {
+    constexpr bool kParams = decltype(with_params)::value;
+    return {kPart,
+            {row_grads<true, T, kForm, true, kParams, Flow::kCached>,
+             row_grads<true, T, kForm, true, kParams, Flow::kPlain>,
+             row_grads<true, T, kForm, true, kParams, Flow::kStreaming>},
+            short_rows<T, kForm, kParams, false>,
+            short_rows<T, kForm, kParams, true>};
+  };
+  return params ? with_dx(std::true_type()) : with_dx(std::false_type());
 }
 
 }  // namespace HWY_NAMESPACE

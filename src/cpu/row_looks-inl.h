@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "cpu/caches.hpp"
@@ -39,10 +38,8 @@ class RowsRun {
         buffers_(buffers),
         workspace_(workspace),
         dx_(problem.has_dx),
-        params_(problem.dbeta.present + (problem.dbeta.present || problem.dgamma.present)),
+        params_(problem.dgamma.present || problem.dbeta.present),
         kernels_(choose_kernels<T, kForm>(dx_, params_)) {
-    const int64_t row_bytes = 2 * problem.cols * kSize;
-    while (batch_rows_ < kMostRows && 2 * batch_rows_ * row_bytes <= kBatchBytes) batch_rows_ *= 2;
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
     if (3 * problem.rows * problem.cols * kSize > streaming_bytes()) {
       flow_ = dx_ && !in_place ? Flow::kStreaming : Flow::kPlain;
@@ -56,130 +53,139 @@ class RowsRun {
 
   // One aligned block of rows.
   void block(int64_t index) const {
-    const ColumnTree& tree = workspace_.tree;
-    const int64_t begin = index * tree.block_rows();
-    const int64_t end = HWY_MIN(begin + tree.block_rows(), problem_.rows);
-    float* chunk = workspace_.chunks + index * tree.width;
-    RowCursor cursor(problem_, begin);
-    Batch batches[2];
-    Batch* batch = &batches[0];
-    Batch* next = &batches[1];
-    locate(cursor, HWY_MIN(batch_rows_, end - begin), *batch);
-    int64_t row = begin, chunks = 0;
-    while (row < end) {
-      if ((row - begin) % kChunkRows == 0) {
-        std::memset(chunk, 0, static_cast<size_t>(tree.width) * sizeof(float));
-      }
-      row += batch->count;
-      locate(cursor, HWY_MIN(batch_rows_, end - row), *next);
-      const Batch& soon = next->count == batch->count ? *next : *batch;
-      first_look(*batch, soon);
-      second_look(*batch, soon, chunk, 0, problem_.cols);
-      if (row % kChunkRows == 0 || row == end) {
-        if (params_ > 0) add_chunk(tree, index, chunks, chunk, 0, tree.width);
-        ++chunks;
-      }
-      std::swap(batch, next);
-    }
-    if (params_ > 0) finish_block(tree, index, chunks, 0, tree.width);
+    const int64_t begin = index * workspace_.tree.block_rows();
+    const int64_t end = HWY_MIN(begin + workspace_.tree.block_rows(), problem_.rows);
+    run(begin, end, rows_within(kBatchBytes), [&](Batch& batch, const Batch& next, int64_t row) {
+      first_look(batch, next);
+      second_look(batch, next, row, 0, problem_.cols);
+    });
     hwy::FlushStream();
   }
 
   // Whether threads should share columns rather than blocks of rows.
   bool shares_columns() const {
-    const int64_t group_bytes = 2 * kGroup * problem_.cols * kSize;
     return problem_.cols > kSegment && threads() > 1 &&
-           (workspace_.tree.blocks < threads() || group_bytes > core_cache_bytes() * 3 / 4);
+           (workspace_.tree.blocks < threads() ||
+            kGroup * row_bytes() > core_cache_bytes() * 3 / 4);
   }
 
   // All rows, some at a time, their columns shared by the threads.
   void by_columns() const {
-    const int64_t row_bytes = 2 * problem_.cols * kSize;
-    int64_t rows_at_once = kGroup;
-    while (rows_at_once < kMostRows &&
-           2 * rows_at_once * row_bytes <= threads() * core_cache_bytes() / 2) {
-      rows_at_once *= 2;
-    }
-    RowCursor cursor(problem_, 0);
-    Batch batches[2];
-    Batch* batch = &batches[0];
-    Batch* next = &batches[1];
-    locate(cursor, HWY_MIN(rows_at_once, problem_.rows), *batch);
-    for (int64_t row = 0; row < problem_.rows;) {
-      const int64_t end = row + batch->count;
-      locate(cursor, HWY_MIN(rows_at_once, problem_.rows - end), *next);
-      first_look_by_columns(*batch);
-      const int64_t columns = batch->any_wide ? problem_.cols : kSegment;
-      const Batch& soon = next->count == batch->count ? *next : *batch;
-      parallel_for(tiles(problem_.cols, columns), batch->count * row_bytes, [&](int64_t tile) {
-        const int64_t first = tile * columns;
-        look_at_tile(*batch, soon, row, end, first, HWY_MIN(first + columns, problem_.cols));
+    const int64_t rows_at_once = rows_within(threads() * core_cache_bytes() / 2);
+    run(0, problem_.rows, rows_at_once, [&](Batch& batch, const Batch& next, int64_t row) {
+      first_look_by_columns(batch);
+      const int64_t columns = batch.any_wide ? problem_.cols : kSegment;
+      parallel_for(tiles(problem_.cols, columns), batch.count * row_bytes(), [&](int64_t tile) {
+        const int64_t begin = tile * columns;
+        second_look(batch, next, row, begin, HWY_MIN(begin + columns, problem_.cols));
+        hwy::FlushStream();
       });
-      row = end;
-      std::swap(batch, next);
-    }
+    });
   }
 
  private:
-  static int64_t tiles(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
-
-  void first_look_by_columns(Batch& batch) const {
-    if (dx_ || kFromX) {
-      const int64_t segments = tiles(problem_.cols, kSegment);
-      parallel_for(
-          batch.count * segments, batch.count * problem_.cols * 2 * kSize, [&](int64_t task) {
-            const int64_t k = task / segments;
-            workspace_.segments[task] = sum_segment<T, kForm, kFromX>(
-                batch.x[k], batch.dy[k], workspace_.gamma,
-                static_cast<float>(batch.measures.mean[k]), problem_.cols, task % segments);
-          });
-      for (int64_t k = 0; k < batch.count; ++k) {
-        RowSums sums;
-        for (int64_t i = 0; i < segments; ++i) {
-          sums.first += workspace_.segments[k * segments + i].first;
-          sums.g_x += workspace_.segments[k * segments + i].g_x;
-        }
-        batch.measures.first[k] = sums.first;
-        batch.measures.g_x[k] = sums.g_x;
-      }
-    }
-    finish_sums(batch);
-  }
-
-  // Columns [begin, end) of rows [row, row_end), which are a batch, and of the sums they complete.
-  void look_at_tile(const Batch& batch, const Batch& next, int64_t row, int64_t row_end,
-                    int64_t begin, int64_t end) const {
-    const ColumnTree& tree = workspace_.tree;
-    const int64_t block = row / tree.block_rows();
-    const int64_t block_row = row - block * tree.block_rows();
-    float* chunk = workspace_.chunks + block * tree.width;
-    const int64_t padded_end = end == problem_.cols ? workspace_.padded : end;
-    const auto each_sum = [&](const auto& run) {
-      if (params_ > 0) run(begin, padded_end);
-      if (params_ > 1) run(begin + workspace_.padded, padded_end + workspace_.padded);
-    };
-    if (block_row % kChunkRows == 0) {
-      each_sum([&](int64_t from, int64_t to) { std::fill(chunk + from, chunk + to, 0.0f); });
-    }
-    second_look(batch, next, chunk, begin, end);
-    const int64_t chunks = (block_row + batch.count + kChunkRows - 1) / kChunkRows;
-    const bool block_ends = row_end == problem_.rows || row_end % tree.block_rows() == 0;
-    each_sum([&](int64_t from, int64_t to) {
-      if (row_end % kChunkRows == 0 || row_end == problem_.rows) {
-        add_chunk(tree, block, chunks - 1, chunk, from, to);
-      }
-      if (block_ends) finish_block(tree, block, chunks, from, to);
-    });
-    hwy::FlushStream();
-  }
-
   static constexpr int64_t kSize = sizeof(T);
   static constexpr int64_t kLine = 64;
   // x and dy of a batch stay in a first-level cache of 32 KiB.
   static constexpr int64_t kBatchBytes = 32 * 1024;
 
+  static int64_t tiles(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
+  int64_t row_bytes() const { return 2 * problem_.cols * kSize; }
+  int64_t rows_within(int64_t bytes) const {
+    int64_t rows = kGroup;
+    while (rows < kMostRows && 2 * rows * row_bytes() <= bytes) rows *= 2;
+    return rows;
+  }
+
+  // Rows [begin, end), `count` at a time: look_at(batch, next, row), where `row` is the batch's
+  // first, and `next` are the rows to ask memory for meanwhile.
+  template <class LookAt>
+  void run(int64_t begin, int64_t end, int64_t count, const LookAt& look_at) const {
+    RowCursor cursor(problem_, begin);
+    Batch batches[2];
+    Batch* batch = &batches[0];
+    Batch* next = &batches[1];
+    locate(cursor, HWY_MIN(count, end - begin), *batch);
+    for (int64_t row = begin; row < end; row += next->count) {
+      locate(cursor, HWY_MIN(count, end - row - batch->count), *next);
+      look_at(*batch, next->count == batch->count ? *next : *batch, row);
+      std::swap(batch, next);
+    }
+  }
+
+  void first_look(Batch& batch, const Batch& next) const {
+    const int64_t x_ahead = next.x[0] - batch.x[0], dy_ahead = next.dy[0] - batch.dy[0];
+    const bool cached = flow_ == Flow::kCached;
+    if (sums_ && has_short_rows()) {
+      sum_short_rows<T, kForm, kFromX>(batch, workspace_.gamma, problem_.cols, cached ? 0 : x_ahead,
+                                       cached ? 0 : dy_ahead);
+    } else if (sums_) {
+      for (int64_t k = 0; k < batch.count; ++k) {
+        RowSums sums;
+        for (int64_t i = 0; i < segments(); ++i) sums += sum_segment(batch, k, i, x_ahead);
+        batch.measures.set(k, sums);
+      }
+    }
+    finish_sums(batch);
+  }
+
+  void first_look_by_columns(Batch& batch) const {
+    if (sums_) {
+      parallel_for(batch.count * segments(), batch.count * row_bytes(), [&](int64_t task) {
+        workspace_.segments[task] = sum_segment(batch, task / segments(), task % segments(), 0);
+      });
+      for (int64_t k = 0; k < batch.count; ++k) {
+        RowSums sums;
+        for (int64_t i = 0; i < segments(); ++i) sums += workspace_.segments[k * segments() + i];
+        batch.measures.set(k, sums);
+      }
+    }
+    finish_sums(batch);
+  }
+
+  int64_t segments() const { return tiles(problem_.cols, kSegment); }
+
+  // Segment `index` of row k.
+  RowSums sum_segment(const Batch& batch, int64_t k, int64_t index, int64_t x_ahead) const {
+    const auto sum = flow_ == Flow::kCached || x_ahead == 0
+                         ? HWY_NAMESPACE::sum_segment<T, kForm, kFromX, false>
+                         : HWY_NAMESPACE::sum_segment<T, kForm, kFromX, true>;
+    return sum(batch.x[k], batch.dy[k], workspace_.gamma, batch.measures.mean[k], problem_.cols,
+               index, x_ahead);
+  }
+
+  // Columns [begin, end) of a batch, which begins at `row`, and of the sums that it completes.
+  void second_look(const Batch& batch, const Batch& next, int64_t row, int64_t begin,
+                   int64_t end) const {
+    const ColumnTree& tree = workspace_.tree;
+    const int64_t block = row / tree.block_rows();
+    const int64_t index = row % tree.block_rows() / kChunkRows;
+    float* chunk = params_ ? workspace_.chunk(block, index) : nullptr;
+    grads(batch, next, row % kChunkRows == 0, chunk, begin, end);
+    const int64_t row_end = row + batch.count;
+    if (params_ && !workspace_.one_chunk() &&
+        (row_end % kChunkRows == 0 || row_end == problem_.rows)) {
+      const bool block_ends = row_end % tree.block_rows() == 0 || row_end == problem_.rows;
+      end_chunk(block, index, block_ends, begin, end);
+    }
+  }
+
+  void end_chunk(int64_t block, int64_t index, bool block_ends, int64_t begin, int64_t end) const {
+    const ColumnTree& tree = workspace_.tree;
+    const float* even = workspace_.chunk(block, 0);
+    for (int64_t at = 0; at < tree.width; at += workspace_.padded) {
+      const int64_t from = at + begin, to = at + end;
+      if (index % 2 != 0) {
+        add_chunks(tree, block, index, even, workspace_.chunk(block, 1), from, to);
+      } else if (block_ends) {
+        add_last_chunk(tree, block, even, from, to);
+      }
+      if (block_ends) finish_block(tree, block, index + 1, from, to);
+    }
+  }
+
   void locate(RowCursor& cursor, int64_t count, Batch& batch) const {
-    batch.count = HWY_MAX(count, 0);
+    batch.count = count;
     for (int64_t done = 0; done < count;) {
       const int64_t rows = HWY_MIN(cursor.even_rows(), count - done);
       const int last = HWY_MAX(problem_.lead_rank - 1, 0);
@@ -207,43 +213,38 @@ class RowsRun {
     }
   }
 
-  void first_look(Batch& batch, const Batch& next) const {
-    if ((dx_ || kFromX) && has_short_rows()) {
-      const bool cached = flow_ == Flow::kCached;
-      sum_short_rows<T, kForm, kFromX>(batch, workspace_.gamma, problem_.cols,
-                                       cached ? 0 : next.x[0] - batch.x[0],
-                                       cached ? 0 : next.dy[0] - batch.dy[0]);
-    } else if (dx_ || kFromX) {
-      const auto sum = flow_ == Flow::kCached ? sum_rows<T, kForm, kFromX, false, false>
-                                              : sum_rows<T, kForm, kFromX, true, false>;
-      sum(batch, 0, batch.count, workspace_.gamma, problem_.cols, next.x[0] - batch.x[0]);
-    }
-    finish_sums(batch);
-  }
-
+  // Of a few vectors.
   bool has_short_rows() const { return problem_.cols <= 2 * pair_lanes(); }
 
   void finish_sums(Batch& batch) const {
     batch.any_wide = false;
-    if (make_scalars(batch.measures, problem_, dx_, batch.count, batch.scalars)) return;
+    const bool fine = make_scalars(batch.measures, problem_, dx_, batch.count, batch.scalars);
+    if (fine && !has_one_column()) return;
     for (int64_t k = 0; k < batch.count; ++k) examine(batch, k);
   }
+
+  // Then g - c1 is exactly 0, but not after c1 was rounded.
+  bool has_one_column() const { return problem_.cols == 1 && !is_rms(problem_.statistics); }
 
   // The scalars of a row that may need float64, and whether it does.
   HWY_NOINLINE void examine(Batch& batch, int64_t k) const {
     const RowMeasures& m = batch.measures;
     if ((kFromX && !is_safe(mean(m.first[k]))) || (dx_ && !is_safe(mean(m.g_x[k])))) {
-      sum_rows<T, kForm, kFromX, false, true>(batch, k, k + 1, workspace_.gamma, problem_.cols, 0);
+      const RowSums sums = sum_exactly<T, kForm, kFromX>(batch.x[k], batch.dy[k], workspace_.gamma,
+                                                         m.mean[k], problem_.cols);
+      batch.measures.set(k, sums);
     }
     const double first = m.first[k];
     const Normalizer n = normalizer(m, k);
     const double c1 = is_rms(problem_.statistics) ? 0 : mean(first);
     const double c2 = n.scale * mean(m.g_x[k]);
-    batch.scalars.set(k, {static_cast<float>(n.mean), static_cast<float>(n.scale),
-                          static_cast<float>(n.r), static_cast<float>(c1), static_cast<float>(c2)});
+    batch.scalars.set(
+        k, {static_cast<float>(n.mean), static_cast<float>(n.scale), static_cast<float>(n.r),
+            static_cast<float>(c1), static_cast<float>(n.r * c2)});
     // A row of zeros in RMSNorm is a padded token: common, and float32 gets its zeros right.
     batch.wide_params[k] = n.zero ? !kFromX : !is_safe(n.scale);
-    batch.wide_dx[k] = batch.wide_params[k] || !(n.zero || is_safe(n.r)) || !are_safe(c1, c2) ||
+    batch.wide_dx[k] = batch.wide_params[k] || has_one_column() || !(n.zero || is_safe(n.r)) ||
+                       !are_safe(c1, c2) || !are_safe(n.r * c1, n.r * c2) ||
                        (dx_ && c1 == 0 && c2 == 0 && !n.zero && has_gradient(batch.dy[k]));
     batch.normalizers[k] = n;
     batch.any_wide = batch.any_wide || batch.wide_dx[k];
@@ -258,7 +259,8 @@ class RowsRun {
   }
 
   float gamma(int64_t c) const { return workspace_.gamma[pair_position<T>(c, problem_.cols)]; }
-  double mean(double sum) const { return sum / static_cast<double>(problem_.cols); }
+  // As make_scalars() has it: a row's bits are the same on both ways.
+  double mean(double sum) const { return sum * (1 / static_cast<double>(problem_.cols)); }
 
   Normalizer normalizer(const RowMeasures& m, int64_t k) const {
     switch (problem_.statistics) {
@@ -274,46 +276,45 @@ class RowsRun {
     }
   }
 
-  // Columns [begin, end); all of them if a row is wide.
-  void second_look(const Batch& batch, const Batch& next, float* chunk, int64_t begin,
-                   int64_t end) const {
-    if (has_short_rows() && batch.count % kGroup == 0 && !batch.any_wide) {
-      return short_rows(batch, chunk);
+  // dx and the terms of the column sums, whose chunk may start with this batch; all columns if a
+  // row is wide.
+  void grads(const Batch& batch, const Batch& next, bool starts_chunk, float* chunk, int64_t begin,
+             int64_t end) const {
+    if (has_short_rows() && dx_ && batch.count % kGroup == 0 && !batch.any_wide) {
+      const bool streams = flow_ == Flow::kStreaming && aligned_;
+      const auto kernel = streams ? kernels_.short_streaming : kernels_.short_plain;
+      return kernel(batch, starts_chunk, workspace_.gamma, chunk, dbeta(chunk), problem_.cols);
     }
     for (int64_t k = 0; k < batch.count; k += kGroup) {
       const int64_t count = HWY_MIN(kGroup, batch.count - k);
+      const bool first = starts_chunk && k == 0;
       const bool* wide = batch.wide_dx + k;
       if (batch.any_wide && std::find(wide, wide + count, true) != wide + count) {
-        wide_group(batch, k, k + count, chunk);
-      } else if (count == kGroup) {
-        whole_group(group_of(batch, next, k, count), chunk, begin, end);
+        wide_group(batch, k, k + count, first, chunk);
+        continue;
+      }
+      RowGroup<T> group = {};
+      for (int64_t i = 0; i < count; ++i) group.add(batch, k + i, dx_);
+      group.first = first;
+      if (count < kGroup) {
+        run(kernels_.part, group, chunk, begin, end);
+        continue;
+      }
+      group.dy_ahead = next.dy[k] - batch.dy[k];
+      if (flow_ == Flow::kStreaming && !aligned_) {
+        staged_group(group, chunk, begin, end);
       } else {
-        run(kernels_.part, group_of(batch, batch, k, count), chunk, begin, end);
+        run(kernels_.whole[static_cast<int>(flow_)], group, chunk, begin, end);
       }
     }
   }
 
-  void short_rows(const Batch& batch, float* chunk) const {
-    const bool streams = flow_ == Flow::kStreaming && aligned_;
-    const auto kernel = streams ? kernels_.short_streaming : kernels_.short_plain;
-    kernel(batch, workspace_.gamma, chunk, chunk + workspace_.padded, problem_.cols);
-  }
-
-  static RowGroup<T> group_of(const Batch& batch, const Batch& next, int64_t k, int64_t count) {
-    RowGroup<T> group = {};
-    for (int64_t i = 0; i < count; ++i) group.add(batch, k + i);
-    group.dy_ahead = next.dy[k] - batch.dy[k];
-    return group;
-  }
-
-  void whole_group(const RowGroup<T>& group, float* chunk, int64_t begin, int64_t end) const {
-    if (flow_ == Flow::kStreaming && !aligned_) return staged_group(group, chunk, begin, end);
-    run(kernels_.whole[static_cast<int>(flow_)], group, chunk, begin, end);
-  }
-
   void run(typename GradKernels<T>::Group kernel, const RowGroup<T>& group, float* chunk,
            int64_t begin, int64_t end) const {
-    kernel(group, workspace_.gamma, chunk, chunk + workspace_.padded, begin, end, problem_.cols);
+    kernel(group, workspace_.gamma, chunk, dbeta(chunk), begin, end, problem_.cols);
+  }
+  float* dbeta(float* chunk) const {
+    return chunk == nullptr ? nullptr : chunk + workspace_.padded;
   }
 
   // Rows of dx that do not start at a cache line can only be streamed shifted: they are written to
@@ -333,15 +334,17 @@ class RowsRun {
   // A group with a row whose dx needs float64. Parameter gradients come first, since dx may
   // overwrite x or dy; rows whose x_hat is fine stay together on the vector path, so that a NaN in
   // one column leaves the bits of the others alone.
-  void wide_group(const Batch& batch, int64_t first, int64_t end, float* chunk) const {
-    if (params_ > 0) {
+  void wide_group(const Batch& batch, int64_t first, int64_t end, bool starts_chunk,
+                  float* chunk) const {
+    if (params_) {
       RowGroup<T> narrow_rows = {};
+      narrow_rows.first = starts_chunk;
       for (int64_t k = first; k < end; ++k) {
-        if (!batch.wide_params[k]) narrow_rows.add(batch, k);
+        if (!batch.wide_params[k]) narrow_rows.add(batch, k, false);
       }
-      run(kernels_.part_params, narrow_rows, chunk, 0, problem_.cols);
+      run(kernels_.part, narrow_rows, chunk, 0, problem_.cols);
       for (int64_t k = first; k < end; ++k) {
-        if (batch.wide_params[k]) add_params_in_f64(batch, k, chunk, chunk + workspace_.padded);
+        if (batch.wide_params[k]) add_params_in_f64(batch, k, chunk, dbeta(chunk));
       }
     }
     if (dx_) {
@@ -349,7 +352,9 @@ class RowsRun {
         if (batch.wide_dx[k]) {
           write_dx_in_f64(batch, k);
         } else {
-          run(kernels_.part_dx, group_of(batch, batch, k, 1), chunk, 0, problem_.cols);
+          RowGroup<T> row = {};
+          row.add(batch, k, true);
+          run(kernels_.part, row, nullptr, 0, problem_.cols);
         }
       }
     }
@@ -360,7 +365,7 @@ class RowsRun {
       const int64_t at = pair_position<T>(c, problem_.cols);
       const double dy = widen(batch.dy[k][c]);
       dgamma[at] += static_cast<float>(dy * batch.normalizers[k].x_hat(widen(batch.x[k][c])));
-      if (params_ > 1) dbeta[at] += static_cast<float>(dy);
+      if constexpr (kForm != RowForm::kScaled) dbeta[at] += static_cast<float>(dy);
     }
   }
 
@@ -385,9 +390,9 @@ class RowsRun {
   const Buffers& buffers_;
   const RowsWorkspace& workspace_;
   const bool dx_;
-  const int params_;  // 0 none, 1 dgamma, 2 dgamma and dbeta
+  const bool params_;                // dgamma or dbeta are wanted
+  const bool sums_ = dx_ || kFromX;  // the first look has something to do
   const GradKernels<T> kernels_;
-  int64_t batch_rows_ = kGroup;
   Flow flow_ = Flow::kCached;
   bool aligned_ = false;  // every row of dx starts at a cache line, or at a vector if it is shorter
 };

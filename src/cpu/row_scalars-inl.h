@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// In float32, for the second look.
+// In float32, for the second look: dx = r * (g - c1) - x_hat * c2, where c2 has got the factor r.
 struct RowScalars {
   float mean[kMostRows] = {}, scale[kMostRows] = {}, r[kMostRows] = {};
   float c1[kMostRows] = {}, c2[kMostRows] = {};
@@ -38,6 +38,11 @@ struct RowScalars {
 struct RowMeasures {
   double mean[kMostRows] = {}, spread[kMostRows] = {};  // as given
   double first[kMostRows] = {}, g_x[kMostRows] = {};    // sums, see RowSums
+
+  void set(int64_t k, const RowSums& sums) {
+    first[k] = sums.first;
+    g_x[k] = sums.g_x;
+  }
 };
 
 HWY_INLINE hn::Mask<Doubles> are_in_range(DoubleVec factor) {
@@ -52,12 +57,12 @@ inline bool make_scalars(const RowMeasures& measures, const RowsProblem& problem
                          int64_t count, RowScalars& scalars) {
   const RowStatistics statistics = problem.statistics;
   const Doubles d;
-  const DoubleVec one = hn::Set(d, 1), cols = hn::Set(d, static_cast<double>(problem.cols));
+  const DoubleVec one = hn::Set(d, 1), per_col = hn::Set(d, 1 / static_cast<double>(problem.cols));
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   bool fine = true;
   for (int64_t k = 0; k < count; k += step) {
-    const DoubleVec first = hn::Div(hn::LoadU(d, measures.first + k), cols);
-    const DoubleVec g_x = hn::Div(hn::LoadU(d, measures.g_x + k), cols);
+    const DoubleVec first = hn::Mul(hn::LoadU(d, measures.first + k), per_col);
+    const DoubleVec g_x = hn::Mul(hn::LoadU(d, measures.g_x + k), per_col);
     DoubleVec spread = hn::LoadU(d, measures.spread + k);
     if (statistics == RowStatistics::kFromX) spread = first;
     DoubleVec r = spread;
@@ -74,6 +79,7 @@ inline bool make_scalars(const RowMeasures& measures, const RowsProblem& problem
     if (for_dx) {
       const DoubleVec sum = hn::Add(hn::Abs(c1), hn::Abs(c2));  // NaN if one is
       good = hn::And(good, hn::And(are_in_range(sum), are_in_range(g_x)));
+      good = hn::And(good, are_in_range(hn::Mul(r, sum)));
     }
     // The last vector may reach beyond the batch.
     const auto inside = hn::FirstN(d, static_cast<size_t>(HWY_MIN(step, count - k)));
@@ -84,7 +90,7 @@ inline bool make_scalars(const RowMeasures& measures, const RowsProblem& problem
     put(scale, scalars.scale);
     put(r, scalars.r);
     put(c1, scalars.c1);
-    put(c2, scalars.c2);
+    put(hn::Mul(r, c2), scalars.c2);
   }
   return fine;
 }

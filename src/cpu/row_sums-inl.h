@@ -1,10 +1,8 @@
 // The two sums of a row that dx needs, in float64.
 //
-// The first two additions are float32, (t0 + t1) + (t2 + t3) over four vectors: half the
-// instructions of float64 throughout, and within the 12 roundings that dx may have: 3 for the x_hat
-// before c2, 6 for c2 (g, x - mean, product, two additions, its own), 3 for the rest. A product may
-// leave the range of float32 where float64 would not: whoever finds a sum that is not safe sums
-// exactly.
+// The first three additions are float32, over four pairs of vectors: a conversion to float64 costs
+// five operations, two of them on the port that shuffles. A product may leave the range of float32
+// where float64 would not: whoever finds a sum that is not safe sums exactly.
 #if defined(NORMGRAD_CPU_ROW_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMGRAD_CPU_ROW_SUMS_INL_H_
 #undef NORMGRAD_CPU_ROW_SUMS_INL_H_
@@ -32,55 +30,67 @@ enum class RowForm {
 };
 
 // kAhead: the lines of x that come soon are asked for meanwhile, and those of dy in the second
-// look: both then wait for memory in equal parts. kExact: products and sums in float64 throughout.
-template <class T, RowForm kForm, bool kFromX, bool kAhead, bool kExact>
+// look: else the first would wait for memory, and the second leave it idle.
+template <class T, RowForm kForm, bool kFromX, bool kAhead>
 class RowSummer {
  public:
   // gamma stands in the order of pairs; x_ahead is the way to a row that comes soon, in elements.
-  HWY_INLINE RowSummer(const T* x, const T* dy, const float* gamma, float mean, int64_t x_ahead)
-      : x_(x), dy_(dy), gamma_(gamma), mean_(hn::Set(Floats(), mean)), x_ahead_(x_ahead) {}
+  HWY_INLINE RowSummer(const T* x, const T* dy, const float* gamma, double mean, int64_t x_ahead)
+      : x_(x),
+        dy_(dy),
+        gamma_(gamma),
+        mean_(hn::Set(Floats(), static_cast<float>(mean))),
+        x_ahead_(x_ahead) {}
 
   // Columns [begin, end), at most a segment, of a row of `cols`.
   HWY_INLINE RowSums sum(int64_t begin, int64_t end, int64_t cols) {
     const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
     int64_t c = begin;
-    if constexpr (kExact) {
-      for (; c < pairs_end; c += pair_lanes()) add_exactly(c);
-      if (c < end) {
-        const int64_t left = end - c;
-        add_exactly(tail_x(c, left), tail_g(c, left));
-        if (left > lanes()) {
-          add_exactly(tail_x(c + lanes(), left - lanes()), tail_g(c + lanes(), left - lanes()));
-        }
-      }
-    } else {
-      for (; c + 2 * pair_lanes() <= pairs_end; c += 2 * pair_lanes()) {
-        const Terms low = terms(c), high = terms(c + pair_lanes());
-        add(low + high);
-      }
-      if (c < end) add(last_terms(c, pairs_end, end));
+    for (; c + 4 * pair_lanes() <= pairs_end; c += 4 * pair_lanes()) {
+      const Terms low = two_terms(c);
+      add(low + two_terms(c + 2 * pair_lanes()));
     }
-    RowSums sums;
-    store_totals(first_, g_x_, &sums.first, &sums.g_x);
-    return sums;
+    if (c < end) add(last_terms(c, pairs_end, end));
+    return totals();
   }
 
-  // A row of at most two pairs, lane by lane; its bits are those of sum().
-  HWY_INLINE void short_row(int64_t cols, DoubleVec& first, DoubleVec& g_x) {
+  // The row with products and sums in float64 throughout.
+  HWY_INLINE RowSums sum_exactly(int64_t cols) {
     const int64_t pairs_end = cols / pair_lanes() * pair_lanes();
-    add(cols == 2 * pair_lanes() ? terms(0) + terms(pair_lanes()) : last_terms(0, pairs_end, cols));
-    first = first_.lanes_total();
-    g_x = g_x_.lanes_total();
+    int64_t c = 0;
+    for (; c < pairs_end; c += pair_lanes()) {
+      const FloatPair x = load_pair(x_ + c), dy = load_pair(dy_ + c);
+      add_exactly(centred(x.a), hn::Mul(dy.a, load(gamma_ + c)));
+      add_exactly(centred(x.b), hn::Mul(dy.b, load(gamma_ + c + lanes())));
+    }
+    for (; c < cols; c += lanes()) add_exactly(tail_x(c, cols - c), tail_g(c, cols - c));
+    return totals();
+  }
+
+  // A row of at most two pairs, lane by lane. Fewer additions than a long row's leave room for one
+  // more in float32, of halves of a vector.
+  struct Lanes {
+    DoubleVec first, g_x;
+  };
+  HWY_INLINE Lanes short_row(int64_t cols) {
+    const Terms sum = last_terms(0, cols / pair_lanes() * pair_lanes(), cols);
+    return {kFromX ? first_.lanes_total() : halves_total(sum.first), halves_total(sum.g_x)};
   }
 
  private:
-  // The float32 sums of a pair of vectors.
+  // Float32 sums of g, or of x^2, and of g * x.
   struct Terms {
     FloatVec first, g_x;
     HWY_INLINE Terms operator+(const Terms& other) const {
       return {hn::Add(first, other.first), hn::Add(g_x, other.g_x)};
     }
   };
+
+  HWY_INLINE RowSums totals() const {
+    RowSums sums;
+    store_totals(first_, g_x_, &sums.first, &sums.g_x);
+    return sums;
+  }
 
   HWY_INLINE FloatVec centred(FloatVec x) const {
     return kForm == RowForm::kCentred ? hn::Sub(x, mean_) : x;
@@ -91,11 +101,6 @@ class RowSummer {
   HWY_INLINE FloatVec tail_g(int64_t c, int64_t left) const {
     return hn::Mul(left < lanes() ? load_tail(dy_ + c, left) : load(dy_ + c), load(gamma_ + c));
   }
-
-  HWY_INLINE void add_square(FloatVec x) {
-    const DoublePair pair = promote(x);
-    first_.add_product(pair, pair);
-  }
   HWY_INLINE void add_exactly(FloatVec x, FloatVec g) {
     const DoublePair x_pair = promote(x), g_pair = promote(g);
     if constexpr (kFromX) {
@@ -105,47 +110,50 @@ class RowSummer {
     }
     g_x_.add_product(g_pair, x_pair);
   }
-  HWY_INLINE void add_exactly(int64_t c) {
-    if constexpr (kAhead) prefetch_pair(x_ + c + x_ahead_);
-    const FloatPair x = load_pair(x_ + c), dy = load_pair(dy_ + c);
-    add_exactly(centred(x.a), hn::Mul(dy.a, load(gamma_ + c)));
-    add_exactly(centred(x.b), hn::Mul(dy.b, load(gamma_ + c + lanes())));
-  }
 
-  HWY_INLINE Terms terms(FloatVec x0, FloatVec g0, FloatVec x1, FloatVec g1) {
+  HWY_INLINE Terms terms(FloatVec x0, FloatVec g0, FloatVec x1, FloatVec g1) const {
     const FloatVec g_x = hn::MulAdd(g1, x1, hn::Mul(g0, x0));
-    if constexpr (kFromX) {
-      // r is a factor of dx three times, so a rounding here counts one and a half: one addition of
-      // squares of 16-bit numbers, which are exact, and none of others.
-      if constexpr (sizeof(T) == 2) {
-        first_.add(promote(hn::MulAdd(x1, x1, hn::Mul(x0, x0))));
-      } else {
-        add_square(x0);
-        add_square(x1);
-      }
-      return {g_x, g_x};
-    } else {
-      return {hn::Add(g0, g1), g_x};
-    }
+    return {kFromX ? hn::MulAdd(x1, x1, hn::Mul(x0, x0)) : hn::Add(g0, g1), g_x};
   }
-  HWY_INLINE Terms terms(int64_t c) {
+  HWY_INLINE Terms terms(int64_t c) const {
     if constexpr (kAhead) prefetch_pair(x_ + c + x_ahead_);
     const FloatPair x = load_pair(x_ + c), dy = load_pair(dy_ + c);
     return terms(centred(x.a), hn::Mul(dy.a, load(gamma_ + c)), centred(x.b),
                  hn::Mul(dy.b, load(gamma_ + c + lanes())));
   }
-  HWY_INLINE Terms terms(FloatVec x, FloatVec g) {
-    if constexpr (kFromX) add_square(x);
-    return {g, hn::Mul(g, x)};
+  HWY_INLINE Terms terms(FloatVec x, FloatVec g) const {
+    return {kFromX ? hn::Mul(x, x) : g, hn::Mul(g, x)};
   }
-  // One pair or none, then what is left of the row. Absent terms count as zeros.
+  HWY_INLINE Terms two_terms(int64_t c) { return meet(terms(c), terms(c + pair_lanes())); }
+  // low + high. Squares go on to float64 here: r is a factor of dx three times, so a rounding of
+  // theirs counts one and a half, and there may be two. Those of 16-bit numbers are exact, and have
+  // had one.
+  HWY_INLINE Terms meet(const Terms& low, const Terms& high) {
+    if constexpr (kFromX && sizeof(T) == 2) first_.add(promote(hn::Add(low.first, high.first)));
+    if constexpr (kFromX && sizeof(T) == 4) {
+      first_.add(promote(low.first));
+      first_.add(promote(high.first));
+    }
+    return low + high;
+  }
+  HWY_INLINE Terms alone(const Terms& terms) {
+    if constexpr (kFromX) first_.add(promote(terms.first));
+    return terms;
+  }
+  // What is left of the row: up to three pairs, then less than one.
   HWY_INLINE Terms last_terms(int64_t c, int64_t pairs_end, int64_t end) {
-    if (c == pairs_end) return tail_terms(c, end - c);
-    const Terms sum = terms(c);
-    c += pair_lanes();
-    return c == end ? sum : sum + tail_terms(c, end - c);
+    if (c + 2 * pair_lanes() > pairs_end) return less_than_two(c, pairs_end, end);
+    const Terms sum = two_terms(c);
+    c += 2 * pair_lanes();
+    return c == end ? sum : sum + less_than_two(c, pairs_end, end);
   }
-  HWY_INLINE Terms tail_terms(int64_t c, int64_t left) {
+  HWY_INLINE Terms less_than_two(int64_t c, int64_t pairs_end, int64_t end) {
+    if (c == pairs_end) return alone(tail_terms(c, end - c));
+    const Terms low = terms(c);
+    c += pair_lanes();
+    return c == end ? alone(low) : meet(low, tail_terms(c, end - c));
+  }
+  HWY_INLINE Terms tail_terms(int64_t c, int64_t left) const {
     const FloatVec x = tail_x(c, left), g = tail_g(c, left);
     if (left <= lanes()) return terms(x, g);
     return terms(x, g, tail_x(c + lanes(), left - lanes()), tail_g(c + lanes(), left - lanes()));
@@ -164,54 +172,48 @@ class RowSummer {
 };
 
 // Segment `index` of a row of `cols`.
-template <class T, RowForm kForm, bool kFromX>
-HWY_NOINLINE RowSums sum_segment(const T* x, const T* dy, const float* gamma, float mean,
-                                 int64_t cols, int64_t index) {
+template <class T, RowForm kForm, bool kFromX, bool kAhead>
+HWY_NOINLINE RowSums sum_segment(const T* x, const T* dy, const float* gamma, double mean,
+                                 int64_t cols, int64_t index, int64_t x_ahead) {
   const int64_t begin = index * kSegment;
-  return RowSummer<T, kForm, kFromX, false, false>(x, dy, gamma, mean, 0)
+  return RowSummer<T, kForm, kFromX, kAhead>(x, dy, gamma, mean, x_ahead)
       .sum(begin, HWY_MIN(begin + kSegment, cols), cols);
 }
 
-// The sums of rows [first, last) of a batch.
-template <class T, RowForm kForm, bool kFromX, bool kAhead, bool kExact>
-HWY_NOINLINE void sum_rows(RowBatch<T>& batch, int64_t first, int64_t last, const float* gamma,
-                           int64_t cols, int64_t x_ahead) {
-  for (int64_t k = first; k < last; ++k) {
-    const float mean = static_cast<float>(batch.measures.mean[k]);
-    RowSums sums;
-    for (int64_t begin = 0; begin < cols; begin += kSegment) {
-      RowSummer<T, kForm, kFromX, kAhead, kExact> summer(batch.x[k], batch.dy[k], gamma, mean,
-                                                         x_ahead);
-      const RowSums segment = summer.sum(begin, HWY_MIN(begin + kSegment, cols), cols);
-      sums.first += segment.first;
-      sums.g_x += segment.g_x;
-    }
-    batch.measures.first[k] = sums.first;
-    batch.measures.g_x[k] = sums.g_x;
-  }
+template <class T, RowForm kForm, bool kFromX>
+HWY_NOINLINE RowSums sum_exactly(const T* x, const T* dy, const float* gamma, double mean,
+                                 int64_t cols) {
+  return RowSummer<T, kForm, kFromX, false>(x, dy, gamma, mean, 0).sum_exactly(cols);
 }
 
-// The same for short rows, four at a time: the sums of one would wait for each other. `ahead` is
-// the way to the next batch, 0 if it is in cache.
+// Row k of a batch, or the last one.
+template <class T, RowForm kForm, bool kFromX>
+HWY_INLINE auto short_row(const RowBatch<T>& batch, int64_t k, const float* gamma, int64_t cols) {
+  const int64_t row = HWY_MIN(k, batch.count - 1);
+  return RowSummer<T, kForm, kFromX, false>(batch.x[row], batch.dy[row], gamma,
+                                            batch.measures.mean[row], 0)
+      .short_row(cols);
+}
+
+// The sums of a batch of short rows, four at a time: those of one would wait for each other. The
+// `ahead`s are the way to the next batch, 0 if it is in cache.
 template <class T, RowForm kForm, bool kFromX>
 HWY_NOINLINE void sum_short_rows(RowBatch<T>& batch, const float* gamma, int64_t cols,
                                  int64_t x_ahead, int64_t dy_ahead) {
-  int64_t k = 0;
-  for (; k + 4 <= batch.count; k += 4) {
-    DoubleVec first[4], g_x[4];
+  for (int64_t k = 0; k < batch.count; k += 4) {
     if (x_ahead != 0) {
-      const int64_t bytes = (batch.x[k + 3] - batch.x[k] + cols) * static_cast<int64_t>(sizeof(T));
+      const int64_t bytes = 4 * cols * static_cast<int64_t>(sizeof(T));
       prefetch_bytes(batch.x[k] + x_ahead, bytes);
       prefetch_bytes(batch.dy[k] + dy_ahead, bytes);
     }
-    for (int64_t i = 0; i < 4; ++i) {
-      const float mean = static_cast<float>(batch.measures.mean[k + i]);
-      RowSummer<T, kForm, kFromX, false, false>(batch.x[k + i], batch.dy[k + i], gamma, mean, 0)
-          .short_row(cols, first[i], g_x[i]);
-    }
+    const auto a = short_row<T, kForm, kFromX>(batch, k, gamma, cols);
+    const auto b = short_row<T, kForm, kFromX>(batch, k + 1, gamma, cols);
+    const auto c = short_row<T, kForm, kFromX>(batch, k + 2, gamma, cols);
+    const auto d = short_row<T, kForm, kFromX>(batch, k + 3, gamma, cols);
+    const DoubleVec first[] = {a.first, b.first, c.first, d.first};
+    const DoubleVec g_x[] = {a.g_x, b.g_x, c.g_x, d.g_x};
     store_four_totals(first, g_x, batch.measures.first + k, batch.measures.g_x + k);
   }
-  sum_rows<T, kForm, kFromX, false, false>(batch, k, batch.count, gamma, cols, 0);
 }
 
 }  // namespace HWY_NAMESPACE

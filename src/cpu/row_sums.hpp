@@ -15,6 +15,12 @@ inline constexpr int64_t kSegment = 8192;
 struct RowSums {
   double first = 0;  // of g; of x^2 if the statistics come from x
   double g_x = 0;    // of g * (x - mean)
+
+  RowSums& operator+=(const RowSums& other) {
+    first += other.first;
+    g_x += other.g_x;
+    return *this;
+  }
 };
 
 }  // namespace normgrad::cpu

@@ -106,9 +106,11 @@ HWY_INLINE FloatVec quiet(FloatVec v) {
   return hn::IfThenElse(hn::IsNaN(v), nan, v);
 }
 
+HWY_INLINE FloatVec load_rounded(const float* p) { return load(p); }
+
 // Columns [begin, end) of a parameter gradient from sums in the order of pairs.
-template <class T, class P>
-void store_params(const double* sums, int64_t begin, int64_t end, int64_t cols, int64_t stride,
+template <class T, class Sum, class P>
+void store_params(const Sum* sums, int64_t begin, int64_t end, int64_t cols, int64_t stride,
                   P* to) {
   const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
   int64_t c = begin;
@@ -134,6 +136,11 @@ void finish_columns(const RowsProblem& problem, const Buffers& buffers,
       auto* values = static_cast<decltype(type)*>(data);
       if (tree.blocks == 0) {
         for (int64_t c = begin; c < end; ++c) values[c * vector.stride] = {};
+        return;
+      }
+      if (workspace.one_chunk()) {
+        const float* sums = workspace.chunk(0, 0) + offset;
+        store_params<T>(sums, begin, end, problem.cols, vector.stride, values);
         return;
       }
       merge_blocks(tree, offset + begin, offset + end);

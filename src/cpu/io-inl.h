@@ -197,17 +197,17 @@ HWY_INLINE void store_pair(FloatPair pair, T* p) {
   store(pair.b, p + lanes());
 }
 
-// Asks for cache lines, into the second level.
-template <class T>
+// Asks for cache lines. kLocality 2: into the second level, 3: into the first.
+template <int kLocality = 2, class T>
 HWY_INLINE void prefetch_bytes(const T* p, int64_t bytes) {
   constexpr int64_t kLine = 64;
   for (int64_t byte = 0; byte < bytes; byte += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte, 0, 2);
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte, 0, kLocality);
   }
 }
-template <class T>
+template <int kLocality = 2, class T>
 HWY_INLINE void prefetch_pair(const T* p) {
-  prefetch_bytes(p, pair_lanes() * static_cast<int64_t>(sizeof(T)));
+  prefetch_bytes<kLocality>(p, pair_lanes() * static_cast<int64_t>(sizeof(T)));
 }
 
 // The same past the caches, to a multiple of their size; on the instruction sets that have no

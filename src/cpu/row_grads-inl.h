@@ -122,13 +122,11 @@ class RowGrads {
   template <int kRow>
   static HWY_INLINE FloatVec row(const ScalarVecs& s, FloatVec x, FloatVec dy, FloatVec gamma,
                                  Terms& terms) {
-    FloatVec x_hat = x;
-    if constexpr (kForm == RowForm::kScaled) x_hat = hn::Mul(x, s.scale);
-    if constexpr (kForm == RowForm::kCentred) x_hat = s.x_hat(x);
-    terms.template add<kRow>(dy, x_hat);
+    if constexpr (kForm == RowForm::kCentred) x = hn::Sub(x, s.mean);
+    terms.template add<kRow>(dy, kForm == RowForm::kXHat ? x : hn::Mul(x, s.scale));
     // RMSNorm has c1 = 0.
     const FloatVec g = kForm == RowForm::kScaled ? hn::Mul(dy, gamma) : hn::MulSub(dy, gamma, s.c1);
-    return hn::NegMulAdd(x_hat, s.c2, hn::Mul(s.r, g));
+    return hn::NegMulAdd(x, s.c2, hn::Mul(s.r, g));
   }
 
   // Columns [begin, end) of rows of `cols`; begin is a multiple of pair_lanes().

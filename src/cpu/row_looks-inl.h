@@ -55,10 +55,11 @@ class RowsRun {
   void block(int64_t index) const {
     const int64_t begin = index * workspace_.tree.block_rows();
     const int64_t end = HWY_MIN(begin + workspace_.tree.block_rows(), problem_.rows);
-    run(begin, end, rows_within(kBatchBytes), [&](Batch& batch, const Batch& next, int64_t row) {
-      first_look(batch, next);
-      second_look(batch, next, row, 0, problem_.cols);
-    });
+    for_batches(begin, end, rows_within(kBatchBytes),
+                [&](Batch& batch, const Batch& next, int64_t row) {
+                  first_look(batch, next);
+                  second_look(batch, next, row, 0, problem_.cols);
+                });
     hwy::FlushStream();
   }
 
@@ -72,7 +73,7 @@ class RowsRun {
   // All rows, some at a time, their columns shared by the threads.
   void by_columns() const {
     const int64_t rows_at_once = rows_within(threads() * core_cache_bytes() / 2);
-    run(0, problem_.rows, rows_at_once, [&](Batch& batch, const Batch& next, int64_t row) {
+    for_batches(0, problem_.rows, rows_at_once, [&](Batch& batch, const Batch& next, int64_t row) {
       first_look_by_columns(batch);
       const int64_t columns = batch.any_wide ? problem_.cols : kSegment;
       parallel_for(tiles(problem_.cols, columns), batch.count * row_bytes(), [&](int64_t tile) {
@@ -100,7 +101,7 @@ class RowsRun {
   // Rows [begin, end), `count` at a time: look_at(batch, next, row), where `row` is the batch's
   // first, and `next` are the rows to ask memory for meanwhile.
   template <class LookAt>
-  void run(int64_t begin, int64_t end, int64_t count, const LookAt& look_at) const {
+  void for_batches(int64_t begin, int64_t end, int64_t count, const LookAt& look_at) const {
     RowCursor cursor(problem_, begin);
     Batch batches[2];
     Batch* batch = &batches[0];
@@ -114,15 +115,15 @@ class RowsRun {
   }
 
   void first_look(Batch& batch, const Batch& next) const {
-    const int64_t x_ahead = next.x[0] - batch.x[0], dy_ahead = next.dy[0] - batch.dy[0];
-    const bool cached = flow_ == Flow::kCached;
     if (sums_ && has_short_rows()) {
-      sum_short_rows<T, kForm, kFromX>(batch, workspace_.gamma, problem_.cols, cached ? 0 : x_ahead,
-                                       cached ? 0 : dy_ahead);
+      const bool cached = flow_ == Flow::kCached;
+      sum_short_rows<T, kForm, kFromX>(batch, workspace_.gamma, problem_.cols,
+                                       cached ? 0 : next.x[0] - batch.x[0],
+                                       cached ? 0 : next.dy[0] - batch.dy[0]);
     } else if (sums_) {
       for (int64_t k = 0; k < batch.count; ++k) {
         RowSums sums;
-        for (int64_t i = 0; i < segments(); ++i) sums += sum_segment(batch, k, i, x_ahead);
+        for (int64_t i = 0; i < segments(); ++i) sums += sum_segment(batch, k, i);
         batch.measures.set(k, sums);
       }
     }
@@ -132,7 +133,7 @@ class RowsRun {
   void first_look_by_columns(Batch& batch) const {
     if (sums_) {
       parallel_for(batch.count * segments(), batch.count * row_bytes(), [&](int64_t task) {
-        workspace_.segments[task] = sum_segment(batch, task / segments(), task % segments(), 0);
+        workspace_.segments[task] = sum_segment(batch, task / segments(), task % segments());
       });
       for (int64_t k = 0; k < batch.count; ++k) {
         RowSums sums;
@@ -146,12 +147,11 @@ class RowsRun {
   int64_t segments() const { return tiles(problem_.cols, kSegment); }
 
   // Segment `index` of row k.
-  RowSums sum_segment(const Batch& batch, int64_t k, int64_t index, int64_t x_ahead) const {
-    const auto sum = flow_ == Flow::kCached || x_ahead == 0
-                         ? HWY_NAMESPACE::sum_segment<T, kForm, kFromX, false>
-                         : HWY_NAMESPACE::sum_segment<T, kForm, kFromX, true>;
+  RowSums sum_segment(const Batch& batch, int64_t k, int64_t index) const {
+    const auto sum = flow_ == Flow::kCached ? HWY_NAMESPACE::sum_segment<T, kForm, kFromX, false>
+                                            : HWY_NAMESPACE::sum_segment<T, kForm, kFromX, true>;
     return sum(batch.x[k], batch.dy[k], workspace_.gamma, batch.measures.mean[k], problem_.cols,
-               index, x_ahead);
+               index);
   }
 
   // Columns [begin, end) of a batch, which begins at `row`, and of the sums that it completes.
@@ -238,13 +238,14 @@ class RowsRun {
     const Normalizer n = normalizer(m, k);
     const double c1 = is_rms(problem_.statistics) ? 0 : mean(first);
     const double c2 = n.scale * mean(m.g_x[k]);
+    const double factor = n.r * n.scale;
     batch.scalars.set(
         k, {static_cast<float>(n.mean), static_cast<float>(n.scale), static_cast<float>(n.r),
-            static_cast<float>(c1), static_cast<float>(n.r * c2)});
+            static_cast<float>(c1), static_cast<float>(factor * c2)});
     // A row of zeros in RMSNorm is a padded token: common, and float32 gets its zeros right.
     batch.wide_params[k] = n.zero ? !kFromX : !is_safe(n.scale);
     batch.wide_dx[k] = batch.wide_params[k] || has_one_column() || !(n.zero || is_safe(n.r)) ||
-                       !are_safe(c1, c2) || !are_safe(n.r * c1, n.r * c2) ||
+                       !are_safe(c1, c2) || !are_safe(factor * c1, factor * c2) ||
                        (dx_ && c1 == 0 && c2 == 0 && !n.zero && has_gradient(batch.dy[k]));
     batch.normalizers[k] = n;
     batch.any_wide = batch.any_wide || batch.wide_dx[k];

@@ -19,7 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// In float32, for the second look: dx = r * (g - c1) - x_hat * c2, where c2 has got the factor r.
+// In float32, for the second look: dx = r * (g - c1) - (x - mean) * c2, where c2 has got the
+// factors scale and r.
 struct RowScalars {
   float mean[kMostRows] = {}, scale[kMostRows] = {}, r[kMostRows] = {};
   float c1[kMostRows] = {}, c2[kMostRows] = {};
@@ -74,12 +75,13 @@ inline bool make_scalars(const RowMeasures& measures, const RowsProblem& problem
     const DoubleVec scale = statistics == RowStatistics::kXHatStd ? one : r;
     const DoubleVec c1 = is_rms(statistics) ? hn::Zero(d) : first;
     const DoubleVec c2 = hn::Mul(scale, g_x);
+    const DoubleVec factor = hn::Mul(r, scale);
     auto good = are_in_range(r);
     if (statistics == RowStatistics::kFromX) good = hn::And(good, are_in_range(first));
     if (for_dx) {
       const DoubleVec sum = hn::Add(hn::Abs(c1), hn::Abs(c2));  // NaN if one is
       good = hn::And(good, hn::And(are_in_range(sum), are_in_range(g_x)));
-      good = hn::And(good, are_in_range(hn::Mul(r, sum)));
+      good = hn::And(good, are_in_range(hn::Mul(factor, sum)));
     }
     // The last vector may reach beyond the batch.
     const auto inside = hn::FirstN(d, static_cast<size_t>(HWY_MIN(step, count - k)));
@@ -90,7 +92,7 @@ inline bool make_scalars(const RowMeasures& measures, const RowsProblem& problem
     put(scale, scalars.scale);
     put(r, scalars.r);
     put(c1, scalars.c1);
-    put(hn::Mul(r, c2), scalars.c2);
+    put(hn::Mul(factor, c2), scalars.c2);
   }
   return fine;
 }

@@ -29,18 +29,15 @@ enum class RowForm {
   kCentred,  // (x - mean) * scale
 };
 
-// kAhead: the lines of x that come soon are asked for meanwhile, and those of dy in the second
-// look: else the first would wait for memory, and the second leave it idle.
+// kAhead: the lines that come soon are asked for meanwhile, 2 KiB ahead; those of dy of the rows
+// after these in the second look: else the first would wait for memory, and the second leave it
+// idle.
 template <class T, RowForm kForm, bool kFromX, bool kAhead>
 class RowSummer {
  public:
-  // gamma stands in the order of pairs; x_ahead is the way to a row that comes soon, in elements.
-  HWY_INLINE RowSummer(const T* x, const T* dy, const float* gamma, double mean, int64_t x_ahead)
-      : x_(x),
-        dy_(dy),
-        gamma_(gamma),
-        mean_(hn::Set(Floats(), static_cast<float>(mean))),
-        x_ahead_(x_ahead) {}
+  // gamma stands in the order of pairs.
+  HWY_INLINE RowSummer(const T* x, const T* dy, const float* gamma, double mean)
+      : x_(x), dy_(dy), gamma_(gamma), mean_(hn::Set(Floats(), static_cast<float>(mean))) {}
 
   // Columns [begin, end), at most a segment, of a row of `cols`.
   HWY_INLINE RowSums sum(int64_t begin, int64_t end, int64_t cols) {
@@ -116,7 +113,11 @@ class RowSummer {
     return {kFromX ? hn::MulAdd(x1, x1, hn::Mul(x0, x0)) : hn::Add(g0, g1), g_x};
   }
   HWY_INLINE Terms terms(int64_t c) const {
-    if constexpr (kAhead) prefetch_pair(x_ + c + x_ahead_);
+    if constexpr (kAhead) {
+      constexpr int64_t kDistance = 2048 / sizeof(T);
+      prefetch_pair<3>(x_ + c + kDistance);
+      prefetch_pair<3>(dy_ + c + kDistance);
+    }
     const FloatPair x = load_pair(x_ + c), dy = load_pair(dy_ + c);
     return terms(centred(x.a), hn::Mul(dy.a, load(gamma_ + c)), centred(x.b),
                  hn::Mul(dy.b, load(gamma_ + c + lanes())));
@@ -167,23 +168,22 @@ class RowSummer {
   const T* dy_;
   const float* gamma_;
   const FloatVec mean_;
-  const int64_t x_ahead_;
   DoubleSum first_, g_x_;
 };
 
 // Segment `index` of a row of `cols`.
 template <class T, RowForm kForm, bool kFromX, bool kAhead>
 HWY_NOINLINE RowSums sum_segment(const T* x, const T* dy, const float* gamma, double mean,
-                                 int64_t cols, int64_t index, int64_t x_ahead) {
+                                 int64_t cols, int64_t index) {
   const int64_t begin = index * kSegment;
-  return RowSummer<T, kForm, kFromX, kAhead>(x, dy, gamma, mean, x_ahead)
+  return RowSummer<T, kForm, kFromX, kAhead>(x, dy, gamma, mean)
       .sum(begin, HWY_MIN(begin + kSegment, cols), cols);
 }
 
 template <class T, RowForm kForm, bool kFromX>
 HWY_NOINLINE RowSums sum_exactly(const T* x, const T* dy, const float* gamma, double mean,
                                  int64_t cols) {
-  return RowSummer<T, kForm, kFromX, false>(x, dy, gamma, mean, 0).sum_exactly(cols);
+  return RowSummer<T, kForm, kFromX, false>(x, dy, gamma, mean).sum_exactly(cols);
 }
 
 // Row k of a batch, or the last one.
@@ -191,7 +191,7 @@ template <class T, RowForm kForm, bool kFromX>
 HWY_INLINE auto short_row(const RowBatch<T>& batch, int64_t k, const float* gamma, int64_t cols) {
   const int64_t row = HWY_MIN(k, batch.count - 1);
   return RowSummer<T, kForm, kFromX, false>(batch.x[row], batch.dy[row], gamma,
-                                            batch.measures.mean[row], 0)
+                                            batch.measures.mean[row])
       .short_row(cols);
 }
 

@@ -17,8 +17,8 @@ struct RowsWorkspace {
   int64_t cols, padded;
   bool has_dbeta;
   ColumnTree tree;
-  int64_t chunk_width;  // LayerNorm's kernels sum dbeta whether or not it is wanted
-  float* gamma = nullptr;
+  int64_t chunk_width;           // LayerNorm's kernels sum dbeta whether or not it is wanted
+  const float* gamma = nullptr;  // in the order of pairs
   float* chunks = nullptr;
   RowSums* segments = nullptr;
 
@@ -28,9 +28,9 @@ struct RowsWorkspace {
         has_dbeta(problem.dbeta.present),
         tree(problem.rows, !problem.dgamma.present && !has_dbeta ? 0 : padded * (1 + has_dbeta)),
         chunk_width(tree.width == 0 ? 0 : padded * (is_rms(problem.statistics) ? 1 : 2)) {
-    gamma = static_cast<float*>(memory);
     if (memory == nullptr) return;
-    chunks = gamma + padded;
+    gamma = static_cast<float*>(memory);
+    chunks = static_cast<float*>(memory) + padded;
     tree.sums = reinterpret_cast<double*>(chunks + tree.blocks * 2 * chunk_width);
     segments = reinterpret_cast<RowSums*>(tree.sums + tree.doubles());
   }

@@ -97,15 +97,18 @@ Outputs layer_norm(DType dtype, int64_t cols, int64_t first, int64_t count, Dx w
           copy(dbeta, 0, cols, dtype)};
 }
 
-// BatchNorm of samples x channels x length, channels last if asked.
-Outputs batch_norm(DType dtype, std::vector<int64_t> shape, int channel_axis, Dx where) {
-  const int64_t count = shape[0] * shape[1] * shape[2];
-  const int64_t channels = shape[static_cast<size_t>(channel_axis)];
+// BatchNorm of samples x channels x length, with gaps of so many elements after the samples.
+Outputs batch_norm(DType dtype, const std::vector<int64_t>& shape, bool channels_last, Dx where,
+                   int64_t gap) {
+  const int64_t channels = shape[1], length = shape[2];
+  const int64_t elements = channels * length, stride = elements + gap;
+  const int64_t count = shape[0] * stride;
   Data x(dtype, count, 0, 1), dy(dtype, count, 0, 2);
   Data dx(dtype, count, where == Dx::kShifted ? 1 : 0, 3);
   Data gamma(dtype, channels, 0, 4), mean(dtype, channels, 0, 5), rstd(dtype, channels, 0, 6);
   Data dgamma(dtype, channels, 0, 7), dbeta(dtype, channels, 0, 8);
-  const Tensor data{dtype, std::move(shape)}, params{dtype, {channels}};
+  const Tensor planes{dtype, shape, {stride, length, 1}}, rows{dtype, shape, {stride, 1, channels}};
+  const Tensor &data = channels_last ? rows : planes, params{dtype, {channels}};
   Data& target = where == Dx::kInPlace ? dy : dx;
   Buffers buffers;
   buffers.x = x.at(0);
@@ -122,13 +125,16 @@ Outputs batch_norm(DType dtype, std::vector<int64_t> shape, int channel_axis, Dx
                         .statistics = Statistics::kMeanRstd,
                         .mean = params,
                         .spread = params,
-                        .channel_axis = channel_axis,
                         .dx = data,
                         .dgamma = params,
                         .dbeta = params},
       buffers);
-  return {copy(target, 0, count, dtype), copy(dgamma, 0, channels, dtype),
-          copy(dbeta, 0, channels, dtype)};
+  Outputs outputs = {{}, copy(dgamma, 0, channels, dtype), copy(dbeta, 0, channels, dtype)};
+  for (int64_t sample = 0; sample < shape[0]; ++sample) {
+    const std::vector<std::byte> some = copy(target, sample * stride, elements, dtype);
+    outputs.dx.insert(outputs.dx.end(), some.begin(), some.end());
+  }
+  return outputs;
 }
 
 class Streaming : public testing::TestWithParam<DType> {};
@@ -148,23 +154,29 @@ TEST_P(Streaming, RowsKeepTheirBits) {
   }
 }
 
-TEST_P(Streaming, ChannelsKeepTheirBits) {
-  const DType dtype = GetParam();
-  const int64_t size = static_cast<int64_t>(size_of(dtype));
-  for (int64_t length : {1, 49, 1001, 60000}) {
-    for (int64_t channels : {3, 40}) {
-      const int64_t samples = kBytes / (3 * size * channels * length) + 1;
-      for (int axis : {1, 2}) {
-        std::vector<int64_t> shape = {samples, channels, length};
-        if (axis == 2) std::swap(shape[1], shape[2]);
-        const Outputs whole = batch_norm(dtype, shape, axis, Dx::kAligned);
-        EXPECT_TRUE(batch_norm(dtype, shape, axis, Dx::kShifted) == whole)
-            << channels << " channels, length " << length << ", axis " << axis;
-        EXPECT_TRUE(batch_norm(dtype, shape, axis, Dx::kInPlace) == whole)
-            << channels << " channels, length " << length << ", axis " << axis;
-      }
+void expect_same_channels(DType dtype, int64_t channels, int64_t length, bool gaps) {
+  const int64_t bytes = 3 * static_cast<int64_t>(size_of(dtype)) * channels * length;
+  // Each sample starts at a cache line.
+  const int64_t gap = gaps ? 32 - channels * length % 32 : 0;
+  const std::vector<int64_t> shape = {kBytes / bytes + 1, channels, length};
+  for (const bool last : {false, true}) {
+    const Outputs whole = batch_norm(dtype, shape, last, Dx::kAligned, gap);
+    for (const Dx where : {Dx::kShifted, Dx::kInPlace}) {
+      EXPECT_TRUE(batch_norm(dtype, shape, last, where, gap) == whole)
+          << channels << " channels, length " << length << ", gap " << gap << ", last " << last;
     }
   }
+}
+
+TEST_P(Streaming, ChannelsKeepTheirBits) {
+  for (int64_t length : {1, 49, 1001, 60000}) {
+    for (int64_t channels : {3, 40}) expect_same_channels(GetParam(), channels, length, false);
+  }
+  expect_same_channels(GetParam(), 1100, 49, false);  // rows of several stages
+}
+
+TEST_P(Streaming, ChannelsWithGapsKeepTheirBits) {
+  for (int64_t channels : {3, 40}) expect_same_channels(GetParam(), channels, 49, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Streaming, testing::Values(DType::kF32, DType::kF16, DType::kBF16));

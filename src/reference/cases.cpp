@@ -23,10 +23,10 @@ const char* name_of(Values values) {
 }
 
 const char* name_of(Layout layout) {
-  static const char* const kNames[] = {"contiguous",       "padded",        "mixed_strides",
-                                       "negative_strides", "broadcast_dy",  "broadcast_inputs",
-                                       "permuted",         "channels_last", "strided_parameters",
-                                       "strided",          "transposed",    "scattered"};
+  static const char* const kNames[] = {
+      "contiguous",       "padded",     "mixed_strides", "negative_strides",   "broadcast_dy",
+      "broadcast_inputs", "permuted",   "channels_last", "channels_last_gaps", "strided_parameters",
+      "strided",          "transposed", "scattered"};
   return kNames[static_cast<int>(layout)];
 }
 

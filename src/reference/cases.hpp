@@ -42,6 +42,7 @@ enum class Layout {
   kBroadcastInputs,    // first stride of x, dy and the statistics of rows 0
   kPermuted,           // leading axes in reverse order in memory
   kChannelsLast,       // BatchNorm only
+  kChannelsLastGaps,   // the same with gaps after the samples
   kStridedParameters,  // 1-D gamma, dgamma, dbeta and statistics with stride 2 or 3
   kStrided,            // gaps between all elements of every tensor
   kTransposed,         // the first axis fastest in every tensor

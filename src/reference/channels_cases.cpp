@@ -79,6 +79,36 @@ void add_layouts(Table& table) {
   }
 }
 
+// Channels too few for a vector, of which the kernel folds several positions into one row: whole
+// rows within a sample, rows over the end of one and the incomplete last one. And the same along
+// the length, where vectors reach from one channel into the next.
+void add_few_channels(Table& table) {
+  for (int64_t channels : {1, 2, 3, 5, 7, 15, 31, 33, 63}) {
+    Case planes = table.base({3, channels, 67});
+    table.add_next_form(planes);
+    planes.values = Values::kZeroDenominators;
+    table.add_next_form(planes);
+    Case last = planes;
+    last.in_place = InPlace::kX;
+    last.offset = 7;
+    for (Layout layout : {Layout::kChannelsLast, Layout::kChannelsLastGaps}) {
+      last.layout = layout;
+      table.add_next_form(last);
+    }
+    last = table.base({3, channels, 67});
+    for (Layout layout : {Layout::kChannelsLast, Layout::kChannelsLastGaps}) {
+      last.layout = layout;
+      table.add_next_form(last);
+    }
+    last = table.base({3, 67, channels});
+    last.channel_axis = 2;
+    for (Layout layout : {Layout::kPadded, Layout::kMixed, Layout::kNegative}) {
+      last.layout = layout;
+      table.add_next_form(last);
+    }
+  }
+}
+
 // Other ranks and channel axes, and what reaches the kernel through workspace.
 void add_detours(Table& table) {
   struct Form {
@@ -150,6 +180,18 @@ void add_data(Table& table) {
   table.add_scales(c);
   c.frozen = true;
   table.add_values(c);
+  c.frozen = false;
+  c.layout = Layout::kChannelsLast;
+  table.add_values(c);
+  table.add_scales(c);
+  // dy * (x - mean) would vanish in float32, dy * x_hat does not.
+  Case small = with_dtype(table.base({5, 6, 38}), DType::kBF16);
+  small.statistics = Statistics::kMeanRstd;
+  small.scale = 1e-29;
+  small.dy_scale = 1e-16;
+  table.add(small);
+  small.layout = Layout::kChannelsLast;
+  table.add(small);
   Case many = table.base({40, 3, 500});
   many.values = Values::kSameSign;
   table.add_forms(many);
@@ -186,6 +228,7 @@ std::vector<Case> channels_cases(bool long_mode) {
   Table table(Op::kBatchNorm);
   add_shapes(table);
   add_layouts(table);
+  add_few_channels(table);
   add_detours(table);
   add_options(table);
   add_data(table);

@@ -66,6 +66,9 @@ Tensor data_tensor(const Case& c, bool x, bool dy) {
     case Layout::kChannelsLast:
       tensor.strides = {c.shape[1] * c.shape[2], 1, c.shape[1]};
       break;
+    case Layout::kChannelsLastGaps:
+      tensor.strides = {c.shape[1] * c.shape[2] + (x ? 3 : 1), 1, c.shape[1]};
+      break;
     case Layout::kStrided:
       scale_strides(tensor, 2);
       break;

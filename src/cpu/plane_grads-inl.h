@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 // What follows from 16-bit data takes x - mean for x_hat: its scalar c2 has the factor `scale`, and
 // a multiplication and its rounding are saved.
 template <class T>
-inline constexpr bool c2_has_scale = !std::is_same_v<T, float>;
+inline constexpr bool kC2HasScale = !std::is_same_v<T, float>;
 
 // The elements of neighbouring channels in one sample.
 template <class T>
@@ -78,7 +78,7 @@ class PlaneGrads {
 
   static HWY_INLINE FloatVec element(const ScalarVecs& s, FloatVec x, FloatVec dy) {
     if constexpr (kFrozen) return hn::Mul(s.r, dy);
-    if constexpr (c2_has_scale<T>) return s.dx(dy, hn::Sub(x, s.mean));
+    if constexpr (kC2HasScale<T>) return s.dx(dy, hn::Sub(x, s.mean));
     return s.dx(dy, s.x_hat(x));
   }
   static HWY_INLINE FloatPair pair(const ScalarVecs& a, const ScalarVecs& b, const T* x,

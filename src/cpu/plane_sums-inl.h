@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 // 16-bit x_hat is made before it is multiplied, since dy * (x - mean) could underflow in float32:
 // their sums have the factor `scale`.
 template <class T>
-inline constexpr bool plane_sums_have_scale = !std::is_same_v<T, float>;
+inline constexpr bool kPlaneSumsHaveScale = !std::is_same_v<T, float>;
 
 // The sums of a piece of a channel so far.
 struct PlaneSums {
@@ -52,7 +52,7 @@ class PlaneSummer {
   template <bool kAsk>
   HWY_INLINE void add(const T* x, const T* dy, int64_t count, const T* next_x, const T* next_dy) {
     int64_t k = 0;
-    if constexpr (plane_sums_have_scale<T>) {
+    if constexpr (kPlaneSumsHaveScale<T>) {
       const int64_t n = 2 * pair_lanes();
       for (; k + 2 * n <= count; k += 2 * n) {
         if constexpr (kAsk) ask(next_x + k, next_dy + k, n);
@@ -75,10 +75,11 @@ class PlaneSummer {
   // Two runs of at most two pairs each.
   HWY_INLINE void add_two(const T* x, const T* dy, const T* second_x, const T* second_dy,
                           int64_t count) {
-    if constexpr (plane_sums_have_scale<T>) {
+    if constexpr (kPlaneSumsHaveScale<T>) {
       add(end_terms(x, dy, count) + end_terms(second_x, second_dy, count));
     }
   }
+
   // Into the second-level cache, a line at a time: there is room for about 20 on their way.
   static HWY_INLINE void ask(const T* x, const T* dy, int64_t count) {
     constexpr int64_t kLine = 64 / sizeof(T);
@@ -223,7 +224,7 @@ HWY_NOINLINE void add_tile(const SumTile<T>& tile, PlaneSums* sums) {
     const T* x = tile.x + c * tile.x_strides.channel;
     const T* dy = tile.dy + c * tile.dy_strides.channel;
     int64_t n = 0;
-    if (plane_sums_have_scale<T> && length <= 2 * pair_lanes()) {
+    if (kPlaneSumsHaveScale<T> && length <= 2 * pair_lanes()) {
       for (; n + 2 <= tile.samples; n += 2) {
         for (int i = 0; kAsk && i < 2; ++i, next.advance()) summer.ask(next.x(), next.dy(), length);
         summer.add_two(x, dy, x + tile.x_strides.sample, dy + tile.dy_strides.sample, length);

@@ -164,7 +164,7 @@ class PlanesRun {
                          nullptr,
                          problem_.x,
                          problem_.dy};
-      const Run next = after(piece, i + samples, block);
+      const Run next = after(piece, i + samples);
       if (!asks_ || next.count == 0) {
         add_tile<false>(tile, sums_of_piece);
       } else {
@@ -185,12 +185,12 @@ class PlanesRun {
       ChannelSums total;
       if (summed) {
         total = tree_sum(sums(c));
-        if constexpr (plane_sums_have_scale<T>) {
+        if constexpr (kPlaneSumsHaveScale<T>) {
           total.dy_centred /= static_cast<double>(channel.scalars.scale);
         }
       }
       finish_channel<T>(problem_, buffers_, c, total, elements_, channel);
-      if constexpr (c2_has_scale<T>) {
+      if constexpr (kC2HasScale<T>) {
         const double c2 = channel.normalizer.scale * channel.c2;
         channel.scalars.c2 = static_cast<float>(c2);
         channel.wide = channel.wide || (channel.c2 != 0 && !is_safe(c2) && !problem_.frozen);
@@ -224,7 +224,7 @@ class PlanesRun {
   static constexpr int64_t kSize = sizeof(T);
 
   // The run that follows in the walk over a block: of the same piece, or of the next.
-  Run after(int64_t piece, int64_t index, const Block&) const {
+  Run after(int64_t piece, int64_t index) const {
     if (index < pieces_.runs(piece)) return pieces_.run(piece, index);
     if (piece + 1 < pieces()) return pieces_.run(piece + 1, 0);
     return {0, 0, 0};

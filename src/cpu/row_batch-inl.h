@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include "cpu/normalizer.hpp"
 #include "cpu/row_scalars-inl.h"
 #include "hwy/highway.h"
 
@@ -27,7 +26,6 @@ struct RowBatch {
   // Set only if a row needs float64: for x_hat, or for dx, if only because x_hat does.
   bool any_wide = false;
   bool wide_params[kMostRows], wide_dx[kMostRows];
-  Normalizer normalizers[kMostRows];
 };
 
 }  // namespace HWY_NAMESPACE

@@ -247,7 +247,6 @@ class RowsRun {
     batch.wide_dx[k] = batch.wide_params[k] || has_one_column() || !(n.zero || is_safe(n.r)) ||
                        !are_safe(c1, c2) || !are_safe(factor * c1, factor * c2) ||
                        (dx_ && c1 == 0 && c2 == 0 && !n.zero && has_gradient(batch.dy[k]));
-    batch.normalizers[k] = n;
     batch.any_wide = batch.any_wide || batch.wide_dx[k];
   }
 
@@ -362,16 +361,17 @@ class RowsRun {
   }
 
   void add_params_in_f64(const Batch& batch, int64_t k, float* dgamma, float* dbeta) const {
+    const Normalizer n = normalizer(batch.measures, k);
     for (int64_t c = 0; c < problem_.cols; ++c) {
       const int64_t at = pair_position<T>(c, problem_.cols);
       const double dy = widen(batch.dy[k][c]);
-      dgamma[at] += static_cast<float>(dy * batch.normalizers[k].x_hat(widen(batch.x[k][c])));
+      dgamma[at] += static_cast<float>(dy * n.x_hat(widen(batch.x[k][c])));
       if constexpr (kForm != RowForm::kScaled) dbeta[at] += static_cast<float>(dy);
     }
   }
 
   void write_dx_in_f64(const Batch& batch, int64_t k) const {
-    const Normalizer& n = batch.normalizers[k];
+    const Normalizer n = normalizer(batch.measures, k);
     const T *x = batch.x[k], *dy = batch.dy[k];
     double sum_g = 0, sum_g_x_hat = 0;
     for (int64_t c = 0; c < problem_.cols; ++c) {

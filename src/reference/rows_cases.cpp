@@ -14,6 +14,7 @@ void add_shapes(Table& table) {
   for (int64_t width : {4096, 8192, 16384, 65536}) {
     for (int64_t cols : {width - 1, width, width + 1}) table.add_next_form(table.base({2, cols}));
   }
+  table.add_next_form(table.base({70, 8300}));  // long rows, and enough of them for blocks
   for (int64_t cols : {1000003, 1048576}) table.add_next_form(table.base({1, cols}));
   for (int64_t bound : {1, 8, 32, 64, 1024, 2048}) {
     for (int64_t rows : {bound - 1, bound, bound + 1}) {

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// The scalars of a row or channel in every lane, or those of neighbouring channels.
+// The scalars of a row or channel in every lane.
 struct ScalarVecs {
   FloatVec mean, scale, r, c1, c2;
 
@@ -24,9 +24,6 @@ struct ScalarVecs {
         r(hn::Set(Floats(), s.r)),
         c1(hn::Set(Floats(), s.c1)),
         c2(hn::Set(Floats(), s.c2)) {}
-  HWY_INLINE ScalarVecs(const float* mean_, const float* scale_, const float* r_, const float* c1_,
-                        const float* c2_)
-      : mean(load(mean_)), scale(load(scale_)), r(load(r_)), c1(load(c1_)), c2(load(c2_)) {}
 
   HWY_INLINE FloatVec x_hat(FloatVec x) const { return hn::Mul(hn::Sub(x, mean), scale); }
 

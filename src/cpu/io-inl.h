@@ -321,7 +321,6 @@ class DoubleSum {
     high_ = hn::MulAdd(a.high, b.high, high_);
   }
   HWY_INLINE DoubleVec lanes_total() const { return hn::Add(low_, high_); }
-  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), lanes_total())); }
   HWY_INLINE void store(double* p) const {  // lanes() doubles
     hn::StoreU(low_, Doubles(), p);
     const int64_t stored = static_cast<int64_t>(hn::Lanes(Doubles()));
@@ -350,8 +349,7 @@ HWY_INLINE FloatVec load_rounded(const double* p) {
 #endif
 }
 
-// The totals of the lanes of a and b, the same bits as those of DoubleSum in half the instructions:
-// short rows have many totals.
+// The totals of the lanes of a and b, both in the instructions of one: short rows have many totals.
 HWY_INLINE void store_totals(DoubleVec a, DoubleVec b, double* total_a, double* total_b) {
 #if HWY_TARGET == HWY_SCALAR
   *total_a = hn::GetLane(a);

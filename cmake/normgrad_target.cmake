@@ -3,10 +3,15 @@
 # -ffp-contract=off: sums and products are fused only where the source says so, in every build.
 # -Wno-restrict: g++ 12 warns of std::string's operator+ without cause (gcc bug 105651).
 #
+# --fmad=false is the same for CUDA.
+#
 # Sources see a sanitizer as NORMGRAD_SANITIZE_ADDRESS, _UNDEFINED or _THREAD, with any compiler.
 function(normgrad_target target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -ffp-contract=off)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-ffp-contract=off>
+    $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;--fmad=false;--expt-relaxed-constexpr>)
   if(NORMGRAD_SANITIZE)
     target_compile_options(${target} PRIVATE
       -fsanitize=${NORMGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

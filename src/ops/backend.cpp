@@ -2,12 +2,22 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "normgrad/info.hpp"
 
 namespace normgrad {
 
-std::span<const Backend> backends() { return cpu::backends(); }
+std::span<const Backend> backends() {
+  static const std::vector<Backend> list = [] {
+    std::vector<Backend> all;
+    for (const auto& device : {cpu::backends(), cuda::backends()}) {
+      all.insert(all.end(), device.begin(), device.end());
+    }
+    return all;
+  }();
+  return list;
+}
 
 Status choose_backend(Device device, const Backend*& backend) {
   const char* device_name = device == Device::kCpu ? "cpu" : "cuda";

@@ -37,5 +37,8 @@ Status choose_backend(Device device, const Backend*& backend);
 namespace cpu {
 std::span<const Backend> backends();
 }
+namespace cuda {
+std::span<const Backend> backends();  // none without a GPU
+}
 
 }  // namespace normgrad

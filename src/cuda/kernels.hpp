@@ -1,0 +1,13 @@
+// What the backend's table is made of. Each choose function answers with a kernel for the problem
+// or says why it has none; the choice depends on shape and dtype alone, so that the bits do.
+#pragma once
+
+#include "ops/backend.hpp"
+
+namespace normgrad::cuda {
+
+Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
+Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+Status copy(const CopyProblem& problem, const void* from, void* to, void* stream);
+
+}  // namespace normgrad::cuda

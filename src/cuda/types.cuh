@@ -1,0 +1,113 @@
+// Element types on the GPU: units of 16 bytes, and single values of a type known only at run time.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "ops/problem.hpp"
+
+namespace normgrad::cuda {
+
+using F16 = __half;
+using BF16 = __nv_bfloat16;
+
+// Calls function(T{}) with the T of a dtype: the one list of types that kernels are compiled for.
+template <class Function>
+__host__ __device__ decltype(auto) with_type(DType dtype, const Function& function) {
+  switch (dtype) {
+    case DType::kF16:
+      return function(F16{});
+    case DType::kBF16:
+      return function(BF16{});
+    default:
+      return function(float{});
+  }
+}
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(F16 value) { return __half2float(value); }
+__device__ inline float widen(BF16 value) { return __bfloat162float(value); }
+
+template <class T>
+__device__ T narrow(float value) {
+  if constexpr (sizeof(T) == 4) return value;
+  if constexpr (std::is_same_v<T, F16>) return __float2half_rn(value);
+  if constexpr (std::is_same_v<T, BF16>) return __float2bfloat16_rn(value);
+}
+
+// 16 bytes: what a thread loads and stores at once.
+template <class T>
+inline constexpr int kUnit = 16 / sizeof(T);
+
+template <class T>
+__device__ void unpack(const uint4& unit, float (&values)[kUnit<T>]) {
+  const uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      values[i] = __uint_as_float(words[i]);
+    } else if constexpr (std::is_same_v<T, BF16>) {  // the upper half of a float32
+      values[2 * i] = __uint_as_float(words[i] << 16);
+      values[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+    } else {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(words[i]));
+      values[2 * i] = pair.x;
+      values[2 * i + 1] = pair.y;
+    }
+  }
+}
+
+template <class T>
+__device__ uint4 pack(const float (&values)[kUnit<T>]) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      words[i] = __float_as_uint(values[i]);
+    } else if constexpr (std::is_same_v<T, BF16>) {
+      const auto pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+      words[i] = reinterpret_cast<const uint32_t&>(pair);
+    } else {
+      const auto pair = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+      words[i] = reinterpret_cast<const uint32_t&>(pair);
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// The elements of one unit, pairwise: log2 of their number are the roundings.
+template <int kCount>
+__device__ float tree_sum(const float (&values)[kCount]) {
+  if constexpr (kCount == 8) {
+    return ((values[0] + values[1]) + (values[2] + values[3])) +
+           ((values[4] + values[5]) + (values[6] + values[7]));
+  } else {
+    static_assert(kCount == 4);
+    return (values[0] + values[1]) + (values[2] + values[3]);
+  }
+}
+
+__device__ inline double load_value(DType dtype, const void* data, int64_t index) {
+  if (dtype == DType::kI32) return static_cast<const int32_t*>(data)[index];
+  return with_type(dtype, [&](auto type) -> double {
+    return widen(static_cast<const decltype(type)*>(data)[index]);
+  });
+}
+
+__device__ inline void store_value(DType dtype, void* data, int64_t index, double value) {
+  with_type(dtype, [&](auto type) {
+    static_cast<decltype(type)*>(data)[index] = narrow<decltype(type)>(static_cast<float>(value));
+  });
+}
+
+__device__ inline double load_value(const Vector& vector, const void* data, int64_t index) {
+  return load_value(vector.dtype, data, index * vector.stride);
+}
+
+__device__ inline void store_value(const Vector& vector, void* data, int64_t index, double value) {
+  store_value(vector.dtype, data, index * vector.stride, value);
+}
+
+}  // namespace normgrad::cuda

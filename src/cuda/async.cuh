@@ -32,13 +32,7 @@ __device__ inline void expect_bytes(Barrier* barrier, uint32_t bytes) {
 // Waits for the end of the phase with that parity: 0 for the first.
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
   uint32_t done = 0;
-#ifdef NORMGRAD_TRAP
-  int spins = 0;
-#endif
   while (!done) {
-#ifdef NORMGRAD_TRAP
-    if (++spins > 2000000) __trap();
-#endif
     asm volatile(
         "{\n"
         ".reg .pred done;\n"

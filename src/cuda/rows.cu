@@ -1,8 +1,6 @@
 // LayerNorm and RMSNorm on the GPU: which kernel, and how the rows are dealt out.
 #include <algorithm>
 #include <bit>
-#include <cstdio>
-#include <cstdlib>
 
 #include "cuda/finish.hpp"
 #include "cuda/kernels.hpp"
@@ -29,66 +27,73 @@ struct RowsWorkspace {
   size_t bytes() const { return partials + offsets; }
 };
 
-constexpr int kBlockWarps = 8, kMaxBlockWarps = 16;
+constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
 constexpr int kColumnsPerThread = 16;
+constexpr int kSharedBytes = 227 * 1024;
+
+// What a launch has in shared memory, in this order.
+struct RowsMemory {
+  int gamma_at, scales_at, chunks_at, ring_at, bytes;
+
+  RowsMemory(const RowsProblem& problem, const RowsGeometry& g, int stage_bytes) {
+    const auto aligned = [](int64_t offset) {
+      return static_cast<int>(divide_up(offset, 128) * 128);
+    };
+    const int unit = static_cast<int>(16 / size_of(problem.dtype));
+    const int sums = g.units_per_thread * unit * g.threads();  // of one kind
+    gamma_at = aligned(sizeof(RowsShared));
+    scales_at = aligned(gamma_at + 4 * unit * g.team_units());
+    chunks_at = aligned(scales_at +
+                        static_cast<int>(sizeof(RowScales)) * g.crews * g.stages * g.stage_rows());
+    const int kinds = is_rms(problem.statistics) ? 1 : 2;
+    ring_at = aligned(chunks_at + (g.chunked ? 4 * kinds * sums : 0));
+    // The ring, or a double per sum when it is done.
+    bytes = ring_at + std::max(2 * g.crews * g.stages * stage_bytes, 8 * sums);
+  }
+};
+
+// Bytes of a row of one tensor in a stage. Rows at any address keep their phase.
+int64_t slot_bytes(const RowsProblem& problem, const RowsGeometry& g, bool plain) {
+  const auto size = static_cast<int64_t>(size_of(problem.dtype));
+  const int64_t bytes = std::min<int64_t>(problem.cols * size, g.block_units * 16);
+  return plain ? bytes : divide_up(bytes, 16) * 16 + 32;
+}
 
 RowsGeometry geometry_of(const RowsProblem& problem) {
   const int unit = static_cast<int>(16 / size_of(problem.dtype));
   const int64_t units = divide_up(problem.cols, unit);
-  const int64_t row_bytes = problem.cols * static_cast<int64_t>(size_of(problem.dtype));
   RowsGeometry g;
-  int most = kColumnsPerThread / unit;
   if (units <= 32) {
-    g.lanes = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(units)));
-    g.crews = kBlockWarps;
+    g.lanes = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(units, 1))));
     g.block_units = static_cast<int>(units);
+    g.crews = kWarps;
+    g.stages = 2;
+    g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
   } else {
-    g.cluster = static_cast<int>(
-        std::bit_ceil(static_cast<uint64_t>(divide_up(units, kMaxBlockWarps * 32 * most))));
+    g.units_per_thread = kColumnsPerThread / unit;
+    const int64_t most = kWarps * 32 * g.units_per_thread;
+    g.cluster = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(units, most))));
+    if (g.cluster > kMaxCluster) return g;
     g.block_units = static_cast<int>(divide_up(units, g.cluster));
-    // The fewest idle threads; the most columns per thread if that is equal.
-    int64_t best = INT64_MAX;
-    for (int per_thread = most; per_thread >= 1; per_thread /= 2) {
-      const int64_t warps = divide_up(g.block_units, 32 * per_thread);
-      const int64_t slots = warps * 32 * per_thread;
-      if (warps > kMaxBlockWarps || slots >= best) continue;
-      best = slots;
-      g.units_per_thread = per_thread;
-      g.warps = static_cast<int>(warps);
+    while (g.units_per_thread > 1 && g.block_units <= 16 * g.units_per_thread) {
+      g.units_per_thread /= 2;
     }
-    g.crews = std::max(1, kBlockWarps / g.warps);
+    g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
+    g.crews = std::max(1, kWarps / g.warps);
   }
-  if (const char* tune = std::getenv("NORMGRAD_TUNE")) {
-    int u = 0, w = 0, t = 0, turns = 0, stages = 0, parts = 0, c = 0;
-    std::sscanf(tune, "%d,%d,%d,%d,%d,%d,%d", &u, &w, &t, &turns, &stages, &parts, &c);
-    if (c) {
-      g.cluster = c;
-      g.block_units = static_cast<int>(divide_up(units, g.cluster));
-    }
-    if (u) g.units_per_thread = u;
-    if (w) g.warps = w;
-    if (t) g.crews = t;
-  }
-  g.turns = static_cast<int>(std::clamp<int64_t>(
-      1024 * g.warps / (32 / g.lanes * std::max<int64_t>(row_bytes, 1)), 1, g.lanes));
-  int parts = g.cluster > 1 ? (g.cluster == 2   ? 66
-                               : g.cluster == 4 ? 30
-                               : g.cluster == 8 ? 15
-                                                : 7)
-              : g.warps > 8 ? 132
-                            : 264;
-  if (const char* tune = std::getenv("NORMGRAD_TUNE")) {
-    int u = 0, w = 0, t = 0, turns = 0, stages = 0, p = 0, c = 0;
-    std::sscanf(tune, "%d,%d,%d,%d,%d,%d,%d", &u, &w, &t, &turns, &stages, &p, &c);
-    if (turns) g.turns = turns;
-    if (stages) g.stages = stages;
-    if (p) parts = p;
-  }
+  // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
+  constexpr int kParts[] = {132, 66, 30, 15, 7};
   const int64_t steps = divide_up(problem.rows, g.step_rows());
-  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kChunkRows;  // per team
+  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kChunkRows;
+  const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
-      {1, std::min<int64_t>(parts, steps), divide_up(problem.rows, g.teams() * most_rows)}));
+      {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
   g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
+  const auto fits = [&] {
+    const auto stage = static_cast<int>(slot_bytes(problem, g, false) * g.stage_rows());
+    return RowsMemory(problem, g, stage).bytes <= kSharedBytes;
+  };
+  if (g.lanes == 32 && !fits()) g.stages = 2;
   return g;
 }
 
@@ -107,7 +112,6 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   const RowsGeometry geometry = geometry_of(problem);
   const RowsWorkspace layout(problem, geometry);
   const int unit = static_cast<int>(16 / size_of(problem.dtype));
-  const auto size = static_cast<int64_t>(size_of(problem.dtype));
   const bool plain = problem.cols % unit == 0 && problem.lead_rank <= 1 &&
                      has_aligned_rows(problem, problem.x, buffers.x) &&
                      has_aligned_rows(problem, problem.dy, buffers.dy) &&
@@ -125,35 +129,22 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   };
   launch.x_packed = packed(problem.x);
   launch.dy_packed = packed(problem.dy);
-  const int64_t row_bytes = std::min<int64_t>(problem.cols, geometry.block_units * unit) * size;
-  launch.slot_bytes = static_cast<int>(plain ? row_bytes : divide_up(row_bytes, 16) * 16 + 32);
-  launch.stage_bytes = launch.slot_bytes * geometry.stage_rows();
-  if (!plain && launch.x_packed && launch.dy_packed) {
-    launch.stage_bytes =
-        static_cast<int>(divide_up(row_bytes * geometry.stage_rows(), 16) * 16 + 32);
-  }
+  launch.slot_bytes = static_cast<int>(slot_bytes(problem, geometry, plain));
+  launch.stage_bytes = launch.slot_bytes * launch.stage_rows;
   launch.partials = static_cast<float*>(workspace);
   launch.padded_cols = layout.padded_cols;
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(launch, offsets, stream));
 
-  const int columns = geometry.units_per_thread * unit;
-  const auto aligned_up = [](int64_t bytes) {
-    return static_cast<int>(divide_up(bytes, 128) * 128);
-  };
-  launch.gamma_at = aligned_up(sizeof(RowsShared));
-  launch.scales_at = aligned_up(launch.gamma_at + 4 * unit * geometry.team_units());
-  launch.chunks_at =
-      aligned_up(launch.scales_at + static_cast<int>(sizeof(RowScales)) * geometry.crews *
-                                        geometry.stages * geometry.stage_rows());
-  const int sums = (is_rms(problem.statistics) ? 1 : 2) * columns * geometry.threads();
-  launch.ring_at = aligned_up(launch.chunks_at + (geometry.chunked ? 4 * sums : 0));
-  const int fold = 8 * columns * geometry.threads();
+  const RowsMemory memory(problem, geometry, launch.stage_bytes);
+  launch.gamma_at = memory.gamma_at;
+  launch.scales_at = memory.scales_at;
+  launch.chunks_at = memory.chunks_at;
+  launch.ring_at = memory.ring_at;
   Launch shape;
   shape.grid = static_cast<unsigned>(geometry.parts * geometry.cluster);
   shape.block = static_cast<unsigned>(geometry.threads());
-  shape.shared =
-      launch.ring_at + std::max(2 * geometry.crews * geometry.stages * launch.stage_bytes, fold);
+  shape.shared = static_cast<size_t>(memory.bytes);
   shape.cluster = static_cast<unsigned>(geometry.cluster);
   const auto find = problem.dtype == DType::kF32   ? rows_kernel_f32
                     : problem.dtype == DType::kF16 ? rows_kernel_f16

@@ -34,12 +34,14 @@ class RowsWork {
         gamma_(launch, memory),
         ring_(launch, memory, team_),
         columns_(launch, memory, team_),
-        leads_(team_.warp % team_.warps == 0) {}
+        fetches_(team_.warp % team_.warps == 0),
+        describes_((team_.warp + 1) % team_.warps == 0) {}
 
   __device__ void run(int part) {
     int64_t first =
         (static_cast<int64_t>(part) * launch_.geometry.crews + team_.crew) * launch_.stage_rows;
-    if (leads_) ring_.start(first, launch_.row_stride);
+    if (fetches_) ring_.start_rows(first);
+    if (describes_) ring_.start_statistics(first);
     columns_.clear();
     gamma_.load(launch_, columns_.first, columns_.count);
     __syncthreads();
@@ -82,7 +84,7 @@ class RowsWork {
     bool there = !kMany || row < problem_.rows;
     const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
     const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
-    const RowScales scales = stage.scales[slot];
+    const RowScales scales = ring_.scales(stage, slot);
     uint4 x_held[kHold ? kUnits : 1], dy_held[kHold ? kUnits : 1];
     double2 sums = {0, 0};
 #pragma unroll
@@ -94,9 +96,9 @@ class RowsWork {
       }
       add_sums(x_unit, dy_unit, unit(j), scales.mean, sums);
     }
-    if (leads_) ring_.store_statistics();
+    if (describes_) ring_.store_statistics();
     sums = team_.sum(sums);
-    if (leads_ && last) refill(first, stage);
+    if (last) refill(first, stage);
 
     RowScalars scalars;
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars);
@@ -170,14 +172,14 @@ class RowsWork {
   // After a sum, which no warp of the crew leaves before all have come: what they read before it is
   // read. That is this stage or, if rows are read again, the one before.
   __device__ void refill(int64_t first, const Stage& stage) {
+    if (!fetches_ && !describes_) return;
+    if (!kHold && first < launch_.row_stride) return;
     const int stages = launch_.geometry.stages;
+    const int free = kHold ? stage.index : stage.index == 0 ? stages - 1 : stage.index - 1;
+    const int64_t next = first + (kHold ? stages : stages - 1) * launch_.row_stride;
     __syncwarp();
-    if constexpr (kHold) {
-      ring_.refill(first + stages * launch_.row_stride, stage.index);
-    } else if (first >= launch_.row_stride) {
-      ring_.refill(first + (stages - 1) * launch_.row_stride,
-                   stage.index == 0 ? stages - 1 : stage.index - 1);
-    }
+    if (fetches_) ring_.fetch(next, free);
+    if (describes_) ring_.load_statistics(next, free);
   }
 
   // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
@@ -218,7 +220,7 @@ class RowsWork {
   Gamma<T> gamma_;
   RowsRing<T, kPlain> ring_;
   RowsColumns<T, kRms, kUnits> columns_;
-  const bool leads_;  // this warp fetches for its crew
+  const bool fetches_, describes_;  // what this warp does for its crew
 };
 
 // Two blocks of 8 warps, or one of 16, fit on a multiprocessor with 128 registers; 32 columns per

@@ -17,10 +17,10 @@ class RowsRing {
   __device__ RowsRing(const RowsLaunch& launch, char* memory, const AnyTeam& team)
       : launch_(launch),
         full_(team.shared.full[team.crew]),
-        memory_(memory + launch.ring_at +
-                team.crew * launch.geometry.stages * 2 * launch.stage_bytes),
-        scales_(reinterpret_cast<RowScales*>(memory + launch.scales_at) +
-                team.crew * launch.geometry.stages * launch.stage_rows),
+        memory_(memory),
+        rows_at_(launch.ring_at + team.crew * launch.geometry.stages * 2 * launch.stage_bytes),
+        scales_at_(launch.scales_at + team.crew * launch.geometry.stages * launch.stage_rows *
+                                          static_cast<int>(sizeof(RowScales))),
         column_(static_cast<int64_t>(team.rank) * launch.geometry.block_units * kUnit<T>),
         lane_(team.lane) {}
 
@@ -28,22 +28,24 @@ class RowsRing {
   struct Stage {
     int index = 0;
     uint32_t parity = 0;
-    const char* rows;
-    const RowScales* scales;
+    int rows = 0, scales = 0;  // offsets in shared memory
   };
-  __device__ Stage first_stage() const { return {0, 0, memory_, scales_}; }
+  __device__ Stage first_stage() const { return {0, 0, rows_at_, scales_at_}; }
   __device__ void wait_for(const Stage& stage) const { wait(&full_[stage.index], stage.parity); }
+  __device__ const RowScales& scales(const Stage& stage, int slot) const {
+    return reinterpret_cast<const RowScales*>(memory_ + stage.scales)[slot];
+  }
   __device__ void advance(Stage& stage) const {
     stage.rows += 2 * launch_.stage_bytes;
-    stage.scales += launch_.stage_rows;
+    stage.scales += launch_.stage_rows * static_cast<int>(sizeof(RowScales));
     if (++stage.index < launch_.geometry.stages) return;
-    stage = {0, stage.parity ^ 1, memory_, scales_};
+    stage = {0, stage.parity ^ 1, rows_at_, scales_at_};
   }
 
   // Where a row of a stage starts; `first` is the first row there.
   template <RowTensor kTensor>
   __device__ const char* row(int64_t first, int slot, const Stage& stage) const {
-    const char* base = stage.rows + kTensor * launch_.stage_bytes;
+    const char* base = memory_ + stage.rows + kTensor * launch_.stage_bytes;
     if constexpr (kPlain) return base + slot * launch_.slot_bytes;
     const bool packed = is_packed<kTensor>();
     const int pitch =
@@ -51,23 +53,50 @@ class RowsRing {
     return base + slot * pitch + phase_of(data<kTensor>(packed ? first : first + slot));
   }
 
-  // All stages, before the first row.
-  __device__ void start(int64_t first, int64_t stride) {
+  // All stages, before the first row. Rows are fetched by one warp of the crew, their statistics by
+  // another, lest the others wait for it.
+  __device__ void start_rows(int64_t first) const {
 #pragma unroll 1
-    for (int i = 0; i < launch_.geometry.stages; ++i) fetch(first + i * stride, i);
+    for (int i = 0; i < launch_.geometry.stages; ++i) fetch(first + i * launch_.row_stride, i);
+  }
+  __device__ void start_statistics(int64_t first) const {
     RowStats stats[kMaxStages];
 #pragma unroll
-    for (int i = 0; i < kMaxStages; ++i) stats[i] = load(first + i * stride);
+    for (int i = 0; i < kMaxStages; ++i) stats[i] = load(first + i * launch_.row_stride);
 #pragma unroll
     for (int i = 0; i < kMaxStages; ++i) {
       if (i < launch_.geometry.stages) store(stats[i], i);
     }
   }
 
-  // The stage whose rows nobody reads any more gets those from `first` on. Called by one warp.
-  // Their statistics take another turn: loads that nobody waits for.
-  __device__ void refill(int64_t first, int stage) {
-    fetch(first, stage);
+  // A stage whose rows nobody reads any more gets those from `first` on, in turn.
+  __device__ void fetch(int64_t first, int stage) const {
+    if (first >= launch_.problem.rows) return;
+    const int64_t left = launch_.problem.rows - first;
+    const int count = static_cast<int>(min(left, static_cast<int64_t>(launch_.stage_rows)));
+    if (kPlain && ((launch_.x_packed && launch_.dy_packed) || launch_.stage_rows == 1)) {
+      const uint32_t bytes = count * row_bytes();
+      char* to = memory_ + rows_at_ + 2 * stage * launch_.stage_bytes;
+      if (lane_ == 0) {
+        expect_bytes(&full_[stage], 2 * bytes);
+        arrive(&full_[stage]);
+        bulk_copy(to, data<kRowX>(first), bytes, &full_[stage]);
+        bulk_copy(to + launch_.stage_bytes, data<kRowDy>(first), bytes, &full_[stage]);
+      }
+      return;
+    }
+    if (kPlain && lane_ == 0) {
+      expect_bytes(&full_[stage], 2 * count * row_bytes());
+      arrive(&full_[stage]);
+    }
+    __syncwarp();
+    copy_rows<kRowX>(first, count, stage);
+    copy_rows<kRowDy>(first, count, stage);
+    __syncwarp();
+    if (!kPlain && lane_ == 0) arrive(&full_[stage]);
+  }
+  // Loads that nobody waits for: they are stored a row later.
+  __device__ void load_statistics(int64_t first, int stage) {
     pending_ = load(first);
     pending_stage_ = stage;
   }
@@ -86,27 +115,8 @@ class RowsRing {
   __device__ void store(RowStats stats, int stage) const {
     if (launch_.problem.statistics == RowStatistics::kFromX) return;
     const int rows = launch_.stage_rows;
-    if (lane_ < rows) scales_[stage * rows + lane_] = make_scales(launch_, stats);
-  }
-
-  __device__ void fetch(int64_t first, int stage) const {
-    const int64_t left = launch_.problem.rows - first;
-    if (left <= 0) return;
-    const int count = static_cast<int>(min(left, static_cast<int64_t>(launch_.stage_rows)));
-    if constexpr (kPlain) {
-      if (lane_ == 0) {
-        expect_bytes(&full_[stage], 2 * count * row_bytes());
-        arrive(&full_[stage]);
-      }
-      __syncwarp();
-      copy_rows<kRowX>(first, count, stage);
-      copy_rows<kRowDy>(first, count, stage);
-    } else {
-      copy_rows<kRowX>(first, count, stage);
-      copy_rows<kRowDy>(first, count, stage);
-      __syncwarp();
-      if (lane_ == 0) arrive(&full_[stage]);
-    }
+    auto* scales = reinterpret_cast<RowScales*>(memory_ + scales_at_);
+    if (lane_ < rows) scales[stage * rows + lane_] = make_scales(launch_, stats);
   }
 
   template <RowTensor kTensor>
@@ -128,7 +138,7 @@ class RowsRing {
   template <RowTensor kTensor>
   __device__ void copy_rows(int64_t first, int count, int stage) const {
     const uint32_t bytes = row_bytes();
-    char* base = memory_ + (2 * stage + kTensor) * launch_.stage_bytes;
+    char* base = memory_ + rows_at_ + (2 * stage + kTensor) * launch_.stage_bytes;
     const bool packed = is_packed<kTensor>();
     const int runs = packed ? 1 : count;
     if constexpr (kPlain) {
@@ -165,7 +175,7 @@ class RowsRing {
   const RowsLaunch& launch_;
   Barrier* const full_;
   char* const memory_;
-  RowScales* const scales_;
+  const int rows_at_, scales_at_;
   RowStats pending_;
   int pending_stage_ = -1;
   const int64_t column_;  // the first one of this block

@@ -68,6 +68,20 @@ __device__ inline float gamma_at(const RowsLaunch& launch, int64_t column) {
   return gamma.present ? static_cast<float>(load_value(gamma, launch.buffers.gamma, column)) : 1;
 }
 
+// Ones where there is no gamma.
+template <class T>
+__device__ void load_gamma(const RowsLaunch& launch, int64_t column, int64_t count,
+                           float (&values)[kUnit<T>]) {
+  const Vector& gamma = launch.problem.gamma;
+  if (gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1) {
+    return load_unit(static_cast<const T*>(launch.buffers.gamma) + column, count, values);
+  }
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; ++e) {
+    values[e] = e < count ? gamma_at(launch, column + e) : 0;
+  }
+}
+
 template <class T>
 __device__ const T* row_of(const RowsLaunch& launch, RowTensor tensor, int64_t row) {
   const void* data = tensor == kRowX ? launch.buffers.x : launch.buffers.dy;
@@ -100,15 +114,17 @@ __global__ void sums_kernel(const __grid_constant__ SplitLaunch launch) {
   const T* dy_row = row_of<T>(launch.rows, kRowDy, row);
   const float mean = load_stats<false>(launch.rows, row).mean;
   double2 sums = {0, 0};
+#pragma unroll 2
   for (int i = 0; i < kSegmentUnits / kThreads; ++i) {
     const int64_t c = (segment * kSegmentUnits + i * kThreads + threadIdx.x) * kE;
     if (c >= problem.cols) break;
-    float x[kE], dy[kE], first[kE], g_x[kE];
+    float x[kE], dy[kE], gamma[kE], first[kE], g_x[kE];
+    load_gamma<T>(launch.rows, c, problem.cols - c, gamma);
     load_unit(x_row + c, problem.cols - c, x);
     load_unit(dy_row + c, problem.cols - c, dy);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
-      const float g = c + e < problem.cols ? dy[e] * gamma_at(launch.rows, c + e) : 0;
+      const float g = dy[e] * gamma[e];
       g_x[e] = g * (x[e] - mean);
       first[e] = rms ? x[e] * x[e] : g;
     }
@@ -170,8 +186,7 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
   if (c >= problem.cols) return;
   const int count = static_cast<int>(min(problem.cols - c, static_cast<int64_t>(kE)));
   float gamma[kE], dgamma[kE] = {}, dbeta[kE] = {};
-#pragma unroll
-  for (int e = 0; e < kE; ++e) gamma[e] = e < count ? gamma_at(launch.rows, c + e) : 0;
+  load_gamma<T>(launch.rows, c, count, gamma);
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce;
   const int64_t end = min(begin + kRowsAtOnce, problem.rows);
   for (int64_t row = begin; row < end; ++row) {

@@ -6,7 +6,6 @@
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows_scalars.cuh"
-#include "cuda/rows_split.hpp"
 #include "cuda/rows_team.cuh"
 #include "ops/operands.hpp"
 
@@ -166,12 +165,9 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   const RowsGeometry geometry = geometry_of(problem);
-  if (geometry.cluster > kMaxCluster) {
-    kernel = {"rows_split", split_rows_workspace(problem), &launch_split_rows};
-  } else {
-    kernel = {geometry.cluster > 1 ? "rows_cluster" : "rows_ring",
-              RowsWorkspace(problem, geometry).bytes(), &launch_rows};
-  }
+  if (geometry.cluster > kMaxCluster) return choose_split_rows(problem, kernel);
+  kernel = {geometry.cluster > 1 ? "rows_cluster" : "rows_ring",
+            RowsWorkspace(problem, geometry).bytes(), &launch_rows};
   return {};
 }
 

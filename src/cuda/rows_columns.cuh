@@ -78,11 +78,6 @@ class RowsColumns {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) sums[i] += *chunk(which * kColumns + i);
     }
-    if (teams == 1) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) put(part, which, column(i), sums[i], vector, out);
-      return;
-    }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) fold[i * threads + threadIdx.x] = sums[i];

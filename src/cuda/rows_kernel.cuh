@@ -62,8 +62,6 @@ class RowsWork {
 
  private:
   static constexpr int kE = kUnit<T>;
-  // Short stretches of a row stay in registers between the two looks, longer ones are read again.
-  static constexpr bool kHold = kUnits * kE <= 16;
   // Several rows in a stage.
   static constexpr bool kMany = kUnits == 1;
   using Stage = typename RowsRing<T, kPlain>::Stage;
@@ -85,16 +83,13 @@ class RowsWork {
     const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
     const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
     const RowScales scales = ring_.scales(stage, slot);
-    uint4 x_held[kHold ? kUnits : 1], dy_held[kHold ? kUnits : 1];
+    uint4 x[kUnits], dy[kUnits];
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const uint4 x_unit = load(x_row, unit(j), there), dy_unit = load(dy_row, unit(j), there);
-      if constexpr (kHold) {
-        x_held[j] = x_unit;
-        dy_held[j] = dy_unit;
-      }
-      add_sums(x_unit, dy_unit, unit(j), scales.mean, sums);
+      x[j] = load(x_row, unit(j), there);
+      dy[j] = load(dy_row, unit(j), there);
+      add_sums(x[j], dy[j], unit(j), scales.mean, sums);
     }
     if (describes_) ring_.store_statistics();
     sums = team_.sum(sums);
@@ -108,7 +103,7 @@ class RowsWork {
       if (examine(row, there && !served, zero, dy_row)) {
         there = false;
 #pragma unroll
-        for (int j = 0; kHold && j < kUnits; ++j) x_held[j] = dy_held[j] = {0, 0, 0, 0};
+        for (int j = 0; j < kUnits; ++j) x[j] = dy[j] = {0, 0, 0, 0};
       }
     }
     if (!there) scalars = {};
@@ -119,9 +114,7 @@ class RowsWork {
     }
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const uint4 x_unit = kHold ? x_held[kHold ? j : 0] : load(x_row, unit(j), there);
-      const uint4 dy_unit = kHold ? dy_held[kHold ? j : 0] : load(dy_row, unit(j), there);
-      const uint4 dx_unit = grads(j, x_unit, dy_unit, scalars);
+      const uint4 dx_unit = grads(j, x[j], dy[j], scalars);
       if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
     }
     columns_.end_row();
@@ -169,17 +162,14 @@ class RowsWork {
     }
   }
 
-  // After a sum, which no warp of the crew leaves before all have come: what they read before it is
-  // read. That is this stage or, if rows are read again, the one before.
+  // After a sum, which no warp of the crew leaves before all have come: nobody reads the stage any
+  // more.
   __device__ void refill(int64_t first, const Stage& stage) {
     if (!fetches_ && !describes_) return;
-    if (!kHold && first < launch_.row_stride) return;
-    const int stages = launch_.geometry.stages;
-    const int free = kHold ? stage.index : stage.index == 0 ? stages - 1 : stage.index - 1;
-    const int64_t next = first + (kHold ? stages : stages - 1) * launch_.row_stride;
+    const int64_t next = first + launch_.geometry.stages * launch_.row_stride;
     __syncwarp();
-    if (fetches_) ring_.fetch(next, free);
-    if (describes_) ring_.load_statistics(next, free);
+    if (fetches_) ring_.fetch(next, stage.index);
+    if (describes_) ring_.load_statistics(next, stage.index);
   }
 
   // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
@@ -223,13 +213,11 @@ class RowsWork {
   const bool fetches_, describes_;  // what this warp does for its crew
 };
 
-// Two blocks of 8 warps, or one of 16, fit on a multiprocessor with 128 registers; 32 columns per
-// thread need more.
-constexpr int max_registers(int columns) { return columns <= 16 ? 128 : 232; }
+// A block of 16 warps fills a multiprocessor.
+constexpr int kRegisters = 128;
 
 template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
-__global__ void __maxnreg__(max_registers(kUnits* kUnit<T>))
-    rows_kernel(const __grid_constant__ RowsLaunch launch) {
+__global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ RowsLaunch launch) {
   extern __shared__ __align__(128) char memory[];
   RowsShared& shared = *reinterpret_cast<RowsShared*>(memory);
   const RowsGeometry& geometry = launch.geometry;
@@ -249,7 +237,7 @@ __global__ void __maxnreg__(max_registers(kUnits* kUnit<T>))
   if (geometry.cluster > 1) sync_cluster();
 }
 
-// The kernels of one type: 4, 8, 16 or 32 columns per thread.
+// The kernels of one type: up to 16 columns per thread.
 template <class T>
 RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_short) {
   RowsKernel found = nullptr;
@@ -263,8 +251,7 @@ RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_
   add.template operator()<1, true>();
   add.template operator()<1, false>();
   add.template operator()<2, false>();
-  add.template operator()<4, false>();
-  if constexpr (sizeof(T) == 4) add.template operator()<8, false>();
+  if constexpr (sizeof(T) == 4) add.template operator()<4, false>();
   return found;
 }
 

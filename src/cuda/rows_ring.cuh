@@ -60,12 +60,11 @@ class RowsRing {
     for (int i = 0; i < launch_.geometry.stages; ++i) fetch(first + i * launch_.row_stride, i);
   }
   __device__ void start_statistics(int64_t first) const {
-    RowStats stats[kMaxStages];
-#pragma unroll
-    for (int i = 0; i < kMaxStages; ++i) stats[i] = load(first + i * launch_.row_stride);
-#pragma unroll
-    for (int i = 0; i < kMaxStages; ++i) {
-      if (i < launch_.geometry.stages) store(stats[i], i);
+    const int rows = launch_.stage_rows;
+#pragma unroll 1
+    for (int i = lane_; i < launch_.geometry.stages * rows; i += 32) {
+      const int stage = i / rows, slot = i % rows;
+      store(load(first + stage * launch_.row_stride + slot), stage * rows + slot);
     }
   }
 
@@ -95,28 +94,24 @@ class RowsRing {
     __syncwarp();
     if (!kPlain && lane_ == 0) arrive(&full_[stage]);
   }
-  // Loads that nobody waits for: they are stored a row later.
+  // Loads that nobody waits for: they are stored a row later. One row per lane.
   __device__ void load_statistics(int64_t first, int stage) {
-    pending_ = load(first);
+    pending_ = load(lane_ < launch_.stage_rows ? first + lane_ : launch_.problem.rows);
     pending_stage_ = stage;
   }
   __device__ void store_statistics() {
-    if (pending_stage_ >= 0) store(pending_, pending_stage_);
+    const int rows = launch_.stage_rows;
+    if (pending_stage_ >= 0 && lane_ < rows) store(pending_, pending_stage_ * rows + lane_);
     pending_stage_ = -1;
   }
 
  private:
-  // One row per lane.
-  __device__ RowStats load(int64_t first) const {
-    const int64_t row = first + lane_;
-    const bool wanted = lane_ < launch_.stage_rows && row < launch_.problem.rows;
-    return wanted ? load_stats<kPlain>(launch_, row) : RowStats{};
+  __device__ RowStats load(int64_t row) const {
+    return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
   }
-  __device__ void store(RowStats stats, int stage) const {
+  __device__ void store(RowStats stats, int index) const {
     if (launch_.problem.statistics == RowStatistics::kFromX) return;
-    const int rows = launch_.stage_rows;
-    auto* scales = reinterpret_cast<RowScales*>(memory_ + scales_at_);
-    if (lane_ < rows) scales[stage * rows + lane_] = make_scales(launch_, stats);
+    reinterpret_cast<RowScales*>(memory_ + scales_at_)[index] = make_scales(launch_, stats);
   }
 
   template <RowTensor kTensor>

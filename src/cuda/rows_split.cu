@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "cuda/finish.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows_scalars.cuh"
-#include "cuda/rows_split.hpp"
 #include "ops/operands.hpp"
 
 namespace normgrad::cuda {
@@ -243,10 +243,6 @@ Status launch_split(const SplitLaunch& launch, const SplitWorkspace& layout, voi
   return launch_kernel(grads_kernel<T>, grads, stream, launch);
 }
 
-}  // namespace
-
-size_t split_rows_workspace(const RowsProblem& problem) { return SplitWorkspace(problem).bytes(); }
-
 Status launch_split_rows(const RowsProblem& problem, const Buffers& buffers, void* workspace,
                          void* stream) {
   const SplitWorkspace layout(problem);
@@ -273,6 +269,13 @@ Status launch_split_rows(const RowsProblem& problem, const Buffers& buffers, voi
                          {problem.dgamma, problem.dbeta},
                          {buffers.dgamma, buffers.dbeta}},
                         stream);
+}
+
+}  // namespace
+
+Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  kernel = {"rows_split", SplitWorkspace(problem).bytes(), &launch_split_rows};
+  return {};
 }
 
 }  // namespace normgrad::cuda

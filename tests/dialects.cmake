@@ -30,6 +30,8 @@ normgrad_test(acl_runtime ascendcl)
 foreach(name objects executor errors sibling_errors siblings values)
   normgrad_test(aclnn_${name} ${acl})
 endforeach()
+normgrad_device_test(acl_cuda ascendcl)
+normgrad_device_test(aclnn_cuda ${acl})
 target_link_libraries(aclnn_values_test PRIVATE ${infini})  # compares the two
 normgrad_symbols_test(acl ${acl})
 

@@ -16,7 +16,8 @@ struct Options {
 };
 
 struct Context {
-  Options options;
+  int32_t device_id = 0;
+  Options options = {};
 };
 
 // The calling thread's current context; null if it has none, or none any more.

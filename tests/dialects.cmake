@@ -39,6 +39,7 @@ normgrad_symbols_test(acl ${acl})
 foreach(name objects graph compile errors operator_errors session_errors engine values)
   normgrad_test(ge_${name} ${ge})
 endforeach()
+normgrad_device_test(ge_cuda ${ge})
 # The compiler's inner workings: what is computed, and where it is kept.
 foreach(source arena compile infer program)
   target_sources(ge_compile_test PRIVATE ${PROJECT_SOURCE_DIR}/dialects/ge/runner/${source}.cpp)

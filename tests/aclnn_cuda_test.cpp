@@ -38,9 +38,7 @@ class AclnnCuda : public device_test::DeviceTest,
 // The words of a case of this operator, on the device.
 struct Problem {
   explicit Problem(const Case& c)
-      : instance(c),
-        mirror(instance.call(), instance.buffers()),
-        call(translate(instance.call(), mirror.buffers())) {}
+      : instance(c), mirror(instance), call(translate(instance.call(), mirror.buffers())) {}
 
   void expect_right() {
     mirror.download();
@@ -61,7 +59,7 @@ Case small_case(normgrad::reference::Op op) {
           .data = DType::kBF16};
 }
 
-TEST_P(AclnnCuda, IsWithinTheBounds) {
+TEST_P(AclnnCuda, IsWithinTheBoundsAndEqualsTheNativeApi) {
   int expressible = 0;
   for (Case& c : normgrad::reference::cases(GetParam(), false)) {
     SCOPED_TRACE(c.name);
@@ -82,6 +80,9 @@ TEST_P(AclnnCuda, IsWithinTheBounds) {
     EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS);
     problem.expect_right();
     EXPECT_TRUE(workspace.intact());
+    Instance native(c);
+    device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
+    EXPECT_EQ(problem.instance.hash(), native.hash());
   }
   RecordProperty("expressible", expressible);
   EXPECT_GT(expressible, 100);

@@ -57,7 +57,7 @@ Options on_gpu(const std::string& id) { return {{"ge.exec.deviceId", id.c_str()}
 
 class GeCudaTable : public GeCuda, public testing::WithParamInterface<normgrad::reference::Op> {};
 
-TEST_P(GeCudaTable, IsWithinTheBounds) {
+TEST_P(GeCudaTable, IsWithinTheBoundsAndEqualsTheNativeApi) {
   int expressible = 0;
   for (const Case& given : normgrad::reference::cases(GetParam(), false)) {
     SCOPED_TRACE(given.name);
@@ -68,7 +68,11 @@ TEST_P(GeCudaTable, IsWithinTheBounds) {
     ++expressible;
     const Status status = run_graph(instance.call(), instance.buffers());
     EXPECT_TRUE(status.ok()) << status.message();
-    if (status.ok()) expect_right(instance);
+    if (!status.ok()) continue;
+    expect_right(instance);
+    Instance native(c);
+    device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
+    EXPECT_EQ(instance.hash(), native.hash());
   }
   RecordProperty("expressible", expressible);
   EXPECT_GT(expressible, 100);
@@ -85,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, GeCudaTable,
                          });
 
 TEST_F(GeCuda, TensorsMayLieOnTheDevice) {
-  const Instance instance(small_case());
-  DeviceMirror mirror(instance.call(), instance.buffers());
+  Instance instance(small_case());
+  DeviceMirror mirror(instance);
   Call call = translate(instance.call(), mirror.buffers()).value();
   std::vector<ge::Tensor> outputs;
   for (const Operand& output : call.outputs) outputs.push_back(tensor_of(output));

@@ -35,7 +35,7 @@ class Problem {
  public:
   explicit Problem(const Case& description, uint64_t seed = 1)
       : instance_(description, seed),
-        mirror_(instance_.call(), instance_.buffers()),
+        mirror_(instance_),
         translated_(translate(instance_.call(), mirror_.buffers())) {
     if (!translated_.expressible) return;
     status_ = prepare(translated_, desc_, size_);
@@ -96,7 +96,7 @@ Case small_case(normgrad::reference::Op op, normgrad::DType dtype) {
 class OnNvidiaTable : public OnNvidia,
                       public testing::WithParamInterface<normgrad::reference::Op> {};
 
-TEST_P(OnNvidiaTable, IsWithinTheBounds) {
+TEST_P(OnNvidiaTable, IsWithinTheBoundsAndEqualsTheNativeApi) {
   int expressible = 0;
   for (const Case& c : normgrad::reference::cases(GetParam(), false)) {
     SCOPED_TRACE(c.name);
@@ -107,6 +107,9 @@ TEST_P(OnNvidiaTable, IsWithinTheBounds) {
     if (!problem.status().ok()) continue;
     EXPECT_EQ(problem.compute(), INFINI_STATUS_SUCCESS) << normgradGetLastError();
     problem.expect_right();
+    Instance native(c);
+    device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
+    EXPECT_EQ(problem.hash(), native.hash());
   }
   RecordProperty("expressible", expressible);
   EXPECT_GT(expressible, 20);

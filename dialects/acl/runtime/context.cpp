@@ -3,6 +3,7 @@
 #include "context.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "device.hpp"
 
@@ -13,12 +14,20 @@ constinit thread_local const void* current = nullptr;
 
 // Live while references > 0.
 struct DefaultContext {
+  constexpr explicit DefaultContext(int32_t id) : context(id) {}
   Context context;
   uint64_t references = 0;
 };
+
+template <int32_t... kIds>
+constexpr std::array<DefaultContext, sizeof...(kIds)> make_defaults(
+    std::integer_sequence<int32_t, kIds...>) {
+  return {DefaultContext(kIds)...};
+}
 // As many as a machine has GPUs, and more; never freed.
 constexpr int32_t kMostDevices = 64;
-constinit std::array<DefaultContext, kMostDevices> defaults;
+constinit std::array<DefaultContext, kMostDevices> defaults =
+    make_defaults(std::make_integer_sequence<int32_t, kMostDevices>());
 constinit std::mutex defaults_mutex;
 
 // Null: `handle` is none of them.
@@ -81,7 +90,6 @@ aclError aclrtSetDevice(int32_t deviceId) {
   if (aclError status = select_device(__func__, deviceId)) return status;
   const std::lock_guard lock(defaults_mutex);
   DefaultContext& its = defaults[static_cast<size_t>(deviceId)];
-  its.context.device_id = deviceId;
   ++its.references;
   current = &its.context;
   return ACL_SUCCESS;
@@ -121,9 +129,7 @@ aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
   if (!context) return null_pointer(__func__, "context");
   if (aclError status = select_device(__func__, deviceId)) return status;
   return guarded(__func__, [&] {
-    auto made = std::make_shared<Context>();
-    made->device_id = deviceId;
-    *context = live<Context>().add(std::move(made));
+    *context = live<Context>().add(std::make_shared<Context>(deviceId));
     current = *context;
     return ACL_SUCCESS;
   });

@@ -16,8 +16,9 @@ struct Options {
 };
 
 struct Context {
-  int32_t device_id = 0;
-  Options options = {};
+  constexpr explicit Context(int32_t id) : device_id(id) {}
+  const int32_t device_id;
+  Options options;
 };
 
 // The calling thread's current context; null if it has none, or none any more.

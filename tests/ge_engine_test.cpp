@@ -2,10 +2,12 @@
 // types, which needs no engine at all.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "ge_spoiled_call.hpp"
+#include "normgrad/cuda.hpp"
 
 namespace ge_test {
 namespace {
@@ -36,6 +38,24 @@ void expect_not_initialized(ge::Session& session) {
     EXPECT_EQ(calls[i](), ge::FAILED) << i;
     EXPECT_NE(last_message().find("E10062"), std::string::npos) << i;
     EXPECT_TRUE(kept.intact(outputs));
+  }
+}
+
+// Read once per process: in children of their own, and before all others, for which the suite is
+// called so.
+TEST(GeEngineDeathTest, TheDeviceIsChosenByTheEnvironment) {
+  const Instance instance(correct("LayerNormGrad", DType::kF32));
+  const Call call = translate(instance);
+  for (const std::string name : {"cpu", "", "cuda", "tpu"}) {
+    if (name == "cuda" && normgrad::cuda::device_count() > 0) continue;
+    const auto body = [&] {
+      setenv("NORMGRAD_ACL_DEVICE", name.c_str(), 1);
+      const Result result = ge::GEInitialize(Options()) == ge::SUCCESS ? run(call) : Result();
+      const bool runs = name == "cpu" || name.empty();
+      return result.status == (runs ? ge::SUCCESS : ge::FAILED) &&
+             (runs || result.message.find("NORMGRAD_ACL_DEVICE") != std::string::npos);
+    };
+    EXPECT_EXIT(std::_Exit(body() ? 0 : 1), testing::ExitedWithCode(0), "") << name;
   }
 }
 

@@ -132,6 +132,12 @@ TEST(HardValues, GradientsTooSmallForFloat32) {
       .expect_within_bound(3);
 }
 
+// g * (x - mean) vanishes in float32, and with it a mean that dx needs: neither g nor x_hat does.
+TEST(HardValues, ProductsTooSmallForFloat32) {
+  layer_norm({1e-23f, 2e-23f, -4e-23f}, {1e-23f, 3e-23f, -1e-23f}, {0.3f, 0.7f, 1.1f}, 0, 1e23f)
+      .expect_within_bound(3);
+}
+
 TEST(HardValues, FrozenStatisticsDoNotReadX) {
   batch_norm({1e38f, -1e38f, 0}, {1, 2, 3}, 1, 0, 1e-4f, true).expect_within_bound(3);
   Problem problem = batch_norm({NAN, INFINITY, 1}, {1, 2, 3}, 2, 0, 4, true);

@@ -9,6 +9,7 @@
 
 #include "infiniop.h"
 #include "infiniop/normgrad.h"
+#include "infinirt.h"
 
 namespace infini_test {
 
@@ -94,16 +95,16 @@ inline infiniStatus_t workspace_size(Op op, Descriptor desc, size_t* size) {
 }
 
 inline infiniStatus_t compute(Op op, Descriptor desc, void* workspace, size_t size,
-                              const Pointers& p) {
+                              const Pointers& p, infinirtStream_t stream = nullptr) {
   switch (op) {
     case Op::kLayerNorm:
       return infiniopLayerNormBackward(desc, workspace, size, p[0], p[1], p[2], p[3], p[4], p[5],
-                                       p[6], nullptr);
+                                       p[6], stream);
     case Op::kBatchNorm:
       return infiniopBatchNormBackward(desc, workspace, size, p[0], p[1], p[2], p[3], p[4], p[5],
-                                       p[6], p[7], nullptr);
+                                       p[6], p[7], stream);
     default:
-      return infiniopRMSNormBackward(desc, workspace, size, p[0], p[1], p[2], p[3], p[4], nullptr);
+      return infiniopRMSNormBackward(desc, workspace, size, p[0], p[1], p[2], p[3], p[4], stream);
   }
 }
 

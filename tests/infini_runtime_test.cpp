@@ -1,4 +1,4 @@
-// libinfinirt: devices, streams, events and memory.
+// libinfinirt on the CPU, and on a GPU that is not there: devices, streams, events and memory.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include "infiniop.h"
 #include "infiniop/normgrad.h"
 #include "infinirt.h"
+#include "normgrad/cuda.hpp"
 
 namespace {
 
@@ -20,6 +21,14 @@ void on_new_thread(const std::function<void()>& body) { std::thread(body).join()
 
 bool last_error_says(const std::string& text) {
   return std::string(normgradGetLastError()).find(text) != std::string::npos;
+}
+
+// Some machines have GPUs, none this many.
+constexpr int kNoDevice = 1000;
+int gpus() { return normgrad::cuda::device_count(); }
+infiniStatus_t refusal_of(infiniDevice_t device) {
+  return device == INFINI_DEVICE_NVIDIA && gpus() > 0 ? INFINI_STATUS_DEVICE_NOT_FOUND
+                                                      : INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED;
 }
 
 TEST(InfiniRuntime, EveryThreadStartsOnCpu0) {
@@ -46,7 +55,7 @@ TEST(InfiniRuntime, DeviceCounts) {
     int count = -1;
     EXPECT_EQ(infinirtGetDeviceCount(static_cast<infiniDevice_t>(type), &count),
               INFINI_STATUS_SUCCESS);
-    EXPECT_EQ(count, type == INFINI_DEVICE_CPU ? 1 : 0);
+    EXPECT_EQ(count, type == INFINI_DEVICE_CPU ? 1 : type == INFINI_DEVICE_NVIDIA ? gpus() : 0);
   }
   int count = -1;
   EXPECT_EQ(infinirtGetDeviceCount(INFINI_DEVICE_TYPE_COUNT, &count),
@@ -54,6 +63,7 @@ TEST(InfiniRuntime, DeviceCounts) {
 
   std::vector<int> counts(INFINI_DEVICE_TYPE_COUNT, -1), expected(INFINI_DEVICE_TYPE_COUNT, 0);
   expected[INFINI_DEVICE_CPU] = 1;
+  expected[INFINI_DEVICE_NVIDIA] = gpus();
   EXPECT_EQ(infinirtGetAllDeviceCount(counts.data()), INFINI_STATUS_SUCCESS);
   EXPECT_EQ(counts, expected);
 
@@ -61,23 +71,23 @@ TEST(InfiniRuntime, DeviceCounts) {
   // function behind the macro.
   std::vector<int> old(INFINI_DEVICE_TYPE_COUNT, -1);
   EXPECT_EQ((infinirtGetAllDeviceCount)(old.data()), INFINI_STATUS_SUCCESS);
-  EXPECT_EQ(old, (std::vector<int>{1, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1}));
+  EXPECT_EQ(old, (std::vector<int>{1, gpus(), 0, 0, 0, 0, 0, 0, 0, -1, -1}));
 }
 
 TEST(InfiniRuntime, RefusedDeviceStaysSelected) {
   for (int type = 1; type <= INFINI_DEVICE_TYPE_COUNT; ++type) {
     on_new_thread([type] {
       const auto wanted = static_cast<infiniDevice_t>(type);
-      EXPECT_EQ(infinirtSetDevice(wanted, 3), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+      EXPECT_EQ(infinirtSetDevice(wanted, kNoDevice), refusal_of(wanted));
       EXPECT_TRUE(last_error_says("infinirtSetDevice"));
       infiniDevice_t device = INFINI_DEVICE_CPU;
       int id = -1;
       EXPECT_EQ(infinirtGetDevice(&device, &id), INFINI_STATUS_SUCCESS);
       EXPECT_EQ(device, wanted);
-      EXPECT_EQ(id, 3);
+      EXPECT_EQ(id, kNoDevice);
 
       infiniopHandle_t handle = reinterpret_cast<infiniopHandle_t>(&device);
-      EXPECT_EQ(infiniopCreateHandle(&handle), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+      EXPECT_EQ(infiniopCreateHandle(&handle), refusal_of(wanted));
       EXPECT_EQ(handle, nullptr);
       EXPECT_TRUE(last_error_says("handle"));
 
@@ -131,11 +141,29 @@ std::map<std::string, std::function<infiniStatus_t()>> device_calls() {
 
 TEST(InfiniRuntime, NothingRunsOnADeviceThatIsNotThere) {
   on_new_thread([] {
-    (void)infinirtSetDevice(INFINI_DEVICE_NVIDIA, 0);
+    (void)infinirtSetDevice(INFINI_DEVICE_NVIDIA, kNoDevice);
     for (const auto& [name, call] : device_calls()) {
-      EXPECT_EQ(call(), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED) << name;
+      EXPECT_EQ(call(), refusal_of(INFINI_DEVICE_NVIDIA)) << name;
       EXPECT_TRUE(last_error_says(name)) << normgradGetLastError();
     }
+  });
+}
+
+// A build without CUDA, and a machine without a GPU.
+TEST(InfiniRuntime, WithoutAGpuEverythingIsRefusedAndTheCpuGoesOn) {
+  if (gpus() > 0) return;
+  on_new_thread([] {
+    EXPECT_EQ(infinirtSetDevice(INFINI_DEVICE_NVIDIA, 0), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+    EXPECT_TRUE(last_error_says("infinirtSetDevice: device type 1"));
+    void* memory = &memory;
+    EXPECT_EQ(infinirtMalloc(&memory, 8), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+    EXPECT_EQ(memory, &memory);
+    infiniopHandle_t handle = nullptr;
+    EXPECT_EQ(infiniopCreateHandle(&handle), INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+    EXPECT_EQ(handle, nullptr);
+    ASSERT_EQ(infinirtSetDevice(INFINI_DEVICE_CPU, 0), INFINI_STATUS_SUCCESS);
+    ASSERT_EQ(infinirtMalloc(&memory, 8), INFINI_STATUS_SUCCESS);
+    EXPECT_EQ(infinirtFree(memory), INFINI_STATUS_SUCCESS);
   });
 }
 
@@ -286,10 +314,10 @@ TEST(InfiniRuntime, MemoryInfo) {
   EXPECT_EQ(snapshot.compute_utilization, 0);
   EXPECT_EQ(snapshot.communication_bytes, 0u);
 
-  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_NVIDIA, 0, &available, &total),
-            INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
-  EXPECT_EQ(infinirtGetDeviceResourceSnapshot(INFINI_DEVICE_NVIDIA, 0, &snapshot),
-            INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED);
+  EXPECT_EQ(infinirtGetMemInfo(INFINI_DEVICE_NVIDIA, kNoDevice, &available, &total),
+            refusal_of(INFINI_DEVICE_NVIDIA));
+  EXPECT_EQ(infinirtGetDeviceResourceSnapshot(INFINI_DEVICE_NVIDIA, kNoDevice, &snapshot),
+            refusal_of(INFINI_DEVICE_NVIDIA));
 }
 
 TEST(InfiniRuntime, LastErrorBelongsToItsThread) {

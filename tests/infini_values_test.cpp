@@ -1,123 +1,20 @@
 // The case table through the InfiniOP functions: within the bounds, and bit for bit what the native
-// API gives. Cases that fit the ordinary entry points take those, the others the extensions; what
-// InfiniOP cannot say (statistics as mean and rstd, gaps inside rows) is left out.
+// API gives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <string>
-#include <utility>
 
-#include "infini_call.hpp"
-#include "reference/cases.hpp"
+#include "infini_table_call.hpp"
 
 namespace infini_test {
 namespace {
 
-using normgrad::Buffers;
-using normgrad::Code;
-using normgrad::Statistics;
-using normgrad::Status;
-
-// A call in the words of InfiniOP: arguments in the order of its functions, null for what is
-// absent.
-struct Translated {
-  Op op;
-  std::vector<const normgrad::Tensor*> tensors;
-  Pointers pointers;
-  std::optional<Extension> extension = {};
-  bool expressible = true;
-};
-
-void* writable(const void* data) { return const_cast<void*>(data); }
-
-const normgrad::Tensor* pointer(const std::optional<normgrad::Tensor>& tensor) {
-  return tensor ? &*tensor : nullptr;
-}
-
-// One normalized axis, without gaps in any tensor.
-template <class Call>
-bool has_plain_rows(const Call& c) {
-  const auto plain = [](const normgrad::Tensor& tensor) {
-    return tensor.strides.empty() || tensor.shape.back() <= 1 || tensor.strides.back() == 1;
-  };
-  return c.normalized_axes == 1 && plain(c.x) && plain(c.dy) && (!c.dx || plain(*c.dx));
-}
-
-Translated translate(const normgrad::LayerNormBackward& c, const Buffers& b) {
-  return {.op = Op::kLayerNorm,
-          .tensors = {pointer(c.dx), pointer(c.dgamma), pointer(c.dbeta), &c.dy, pointer(c.gamma),
-                      &c.x, &c.spread},
-          .pointers = {b.dx, b.dgamma, b.dbeta, writable(b.dy), writable(b.gamma), writable(b.x),
-                       writable(b.spread)},
-          .expressible = c.statistics == Statistics::kXHatStd && has_plain_rows(c)};
-}
-
-Translated translate(const normgrad::BatchNormBackward& c, const Buffers& b) {
-  Translated t = {.op = Op::kBatchNorm,
-                  .tensors = {pointer(c.dx), pointer(c.dgamma), pointer(c.dbeta), &c.x, &c.dy,
-                              pointer(c.gamma), &c.mean, &c.spread},
-                  .pointers = {b.dx, b.dgamma, b.dbeta, writable(b.x), writable(b.dy),
-                               writable(b.gamma), writable(b.mean), writable(b.spread)},
-                  .expressible = c.statistics == Statistics::kMeanVariance &&
-                                 c.x.shape.size() == 3 && c.channel_axis == 1};
-  // Strides may say "contiguous" in other words; those cases take the extension.
-  const bool contiguous = c.x.strides.empty() && c.dy.strides.empty() &&
-                          (!c.dx || c.dx->strides.empty()) && c.dbeta.has_value();
-  if (c.eps != 0 || c.frozen || !contiguous) t.extension = {c.eps, c.frozen};
-  return t;
-}
-
-Translated translate(const normgrad::RmsNormBackward& c, const Buffers& b) {
-  Translated t = {.op = Op::kRmsNorm,
-                  .tensors = {pointer(c.dx), pointer(c.dgamma), &c.dy, &c.x, pointer(c.gamma)},
-                  .pointers = {b.dx, b.dgamma, writable(b.dy), writable(b.x), writable(b.gamma)},
-                  .expressible = !c.spread && has_plain_rows(c)};
-  if (c.eps != 0) t.extension = {c.eps, false};
-  return t;
-}
-
-// Mixed dtypes and absent operands need the extension, except grad_bias of LayerNorm.
-Translated translate(const normgrad::reference::Call& call, const Buffers& buffers) {
-  Translated t = std::visit([&](const auto& c) { return translate(c, buffers); }, call);
-  const std::vector<Argument> args = arguments(t.op);
-  for (size_t i = 0; i < args.size(); ++i) {
-    const bool optional = t.op == Op::kLayerNorm && std::string(args[i].name) == "grad_bias";
-    const normgrad::Tensor* data = t.tensors[args.size() - 2];  // an input, always there
-    const bool ordinary = t.tensors[i] ? t.tensors[i]->dtype == data->dtype : optional;
-    if (!ordinary && !t.extension) t.extension.emplace();
-  }
-  return t;
-}
-
-Tensor translate(const normgrad::Tensor& tensor) {
-  return {tensor.dtype == normgrad::DType::kF32   ? INFINI_DTYPE_F32
-          : tensor.dtype == normgrad::DType::kF16 ? INFINI_DTYPE_F16
-                                                  : INFINI_DTYPE_BF16,
-          {tensor.shape.begin(), tensor.shape.end()},
-          {tensor.strides.begin(), tensor.strides.end()}};
-}
-
-Status answer(const char* function, infiniStatus_t status) {
-  if (status == INFINI_STATUS_SUCCESS) return {};
-  return {Code::kInternal, std::string(function) + " answered " + std::to_string(status) + ": " +
-                               normgradGetLastError()};
-}
-
 Status run(const Translated& t) {
-  infiniopHandle_t handle = nullptr;
-  if (Status s = answer("CreateHandle", infiniopCreateHandle(&handle)); !s.ok()) return s;
-  Tensors tensors;
-  for (const normgrad::Tensor* tensor : t.tensors) {
-    tensors.push_back(tensor ? make(translate(*tensor)) : nullptr);
-  }
   Descriptor desc = nullptr;
-  Status status = answer("Create", create(t.op, handle, &desc, tensors, t.extension));
-  for (auto tensor : tensors) (void)infiniopDestroyTensorDescriptor(tensor);
-  (void)infiniopDestroyHandle(handle);
-  if (!status.ok()) return status;
-
   size_t size = 0;
-  status = answer("WorkspaceSize", workspace_size(t.op, desc, &size));
+  Status status = prepare(t, desc, size);
   if (!status.ok()) return status;
   std::vector<unsigned char> workspace(size, 1);
   status = answer("compute",

@@ -54,7 +54,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopBatchNormBackwardDescript
                   .eps = "epsilon"},
     };
     normgrad::Plan plan;
-    if (infiniStatus_t status = make_plan(call, plan)) return status;
+    if (infiniStatus_t status = make_plan(handle, call, plan)) return status;
     const std::vector<int64_t>& shape = input->tensor.shape;
     if (shape.size() != 3) {
       return fail(INFINI_STATUS_BAD_TENSOR_SHAPE, "input: expected 3 dimensions (N, C, L), got %zu",
@@ -66,7 +66,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopBatchNormBackwardDescript
     for (int data = 0; data < 3 && !extended; ++data) {
       if (infiniStatus_t status = check_contiguous(operands[data])) return status;
     }
-    return publish_plan(plan, kBatchNorm, desc_ptr);
+    return publish_plan(handle, plan, kBatchNorm, desc_ptr);
   });
 }
 

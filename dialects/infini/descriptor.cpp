@@ -5,6 +5,8 @@
 #include <string>
 #include <unordered_set>
 
+#include "normgrad/cuda.hpp"
+
 namespace normgrad::infini {
 namespace {
 
@@ -48,9 +50,10 @@ infiniStatus_t check_in(const Shard& shard, const Object* object, Kind kind, con
                 "%s: expected a live %s, got %p, which was destroyed or is something else", name,
                 kind_name(kind), static_cast<const void*>(object));
   }
-  if (object->device != INFINI_DEVICE_CPU) {
+  if (object->device != object->place.device) {
     return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-                "%s: device type %d is not in this build, expected 0 (CPU)", name, object->device);
+                "%s: expected device type %d, for which it was made, got %d", name,
+                object->place.device, object->device);
   }
   return INFINI_STATUS_SUCCESS;
 }
@@ -87,6 +90,19 @@ infiniStatus_t check_dtypes(std::span<const Operand> operands, bool one_dtype) {
     }
   }
   return INFINI_STATUS_SUCCESS;
+}
+
+// GPUs of one machine may differ, and work given to another one than the current fails later and
+// takes the program along.
+infiniStatus_t check_current(const Place& place, const char* name) {
+  if (place.device != INFINI_DEVICE_NVIDIA) return INFINI_STATUS_SUCCESS;
+  int id = -1;
+  if (infiniStatus_t status = answer(cuda::get_device(id))) return status;
+  if (id == place.id) return INFINI_STATUS_SUCCESS;
+  return fail(INFINI_STATUS_BAD_PARAM,
+              "%s: made for NVIDIA device %d, but the thread's CUDA device is %d; call "
+              "infinirtSetDevice",
+              name, place.id, id);
 }
 
 }  // namespace
@@ -157,6 +173,7 @@ infiniStatus_t check_operands(infiniopHandle_t handle, InfiniopDescriptor** desc
     if (infiniStatus_t status = check(operand.desc, kTensor, operand.name)) return status;
   }
   if (infiniStatus_t status = check(handle, kHandle, "handle")) return status;
+  if (infiniStatus_t status = check_current(handle->place, "handle")) return status;
   if (infiniStatus_t status = check_dtypes(operands, one_dtype)) return status;
   for (const Operand& operand : operands) {
     if (!operand.desc) continue;
@@ -216,8 +233,10 @@ infiniStatus_t check_contiguous(const Operand& operand) noexcept {
   return INFINI_STATUS_SUCCESS;
 }
 
-infiniStatus_t publish_plan(Plan plan, Kind kind, InfiniopDescriptor** desc_ptr) {
-  return publish(std::make_unique<InfiniopDescriptor>(kind, std::move(plan)), desc_ptr);
+infiniStatus_t publish_plan(infiniopHandle_t handle, Plan plan, Kind kind,
+                            InfiniopDescriptor** desc_ptr) {
+  return publish(std::make_unique<InfiniopDescriptor>(kind, handle->place, std::move(plan)),
+                 desc_ptr);
 }
 
 infiniStatus_t workspace_size(const InfiniopDescriptor* desc, Kind kind, size_t* size) noexcept {
@@ -230,6 +249,7 @@ infiniStatus_t workspace_size(const InfiniopDescriptor* desc, Kind kind, size_t*
 infiniStatus_t execute(const InfiniopDescriptor* desc, Kind kind, const Buffers& buffers,
                        void* workspace, size_t workspace_size, void* stream) noexcept {
   if (infiniStatus_t status = check(desc, kind, "desc")) return status;
+  if (infiniStatus_t status = check_current(desc->place, "desc")) return status;
   return answer(desc->plan.execute(buffers, workspace, workspace_size, stream));
 }
 

@@ -29,16 +29,25 @@ enum Kind : uint64_t {
   kOperator = kLayerNorm | kBatchNorm | kRmsNorm,
 };
 
+// A device. Tensor descriptors, which belong to none, have the CPU's.
+struct Place {
+  int32_t device = INFINI_DEVICE_CPU;
+  int32_t id = 0;
+};
+
 // Every object begins with the two integers that callers may read, then says what it is: `tag` is
-// kMagic plus the kind while the object lives and 0 afterwards.
+// kMagic plus the kind while the object lives and 0 afterwards. `place` is what counts, for callers
+// may also write.
 struct Object {
   static constexpr uint64_t kMagic = 0x6e6f726d67726100;
 
-  explicit Object(Kind kind) : tag(kMagic | kind) {}
+  explicit Object(Kind kind, const Place& at = {})
+      : device(at.device), device_id(at.id), tag(kMagic | kind), place(at) {}
 
-  int32_t device = INFINI_DEVICE_CPU;
-  int32_t device_id = 0;
+  int32_t device;
+  int32_t device_id;
   uint64_t tag;
+  const Place place;
 };
 
 // Live objects are in a set of pointers, so that a pointer that is not can be refused without being
@@ -46,7 +55,7 @@ struct Object {
 // passes for that object.
 void enter(Object* object);
 // BAD_PARAM for null and for what is not a live object of that kind, DEVICE_TYPE_NOT_SUPPORTED for
-// an object of another device. `leave` takes the object out of the set as well.
+// one whose device type was overwritten. `leave` takes the object out of the set as well.
 infiniStatus_t check(const Object* object, Kind kind, const char* name) noexcept;
 infiniStatus_t leave(Object* object, Kind kind, const char* name) noexcept;
 
@@ -76,8 +85,8 @@ struct Operand {
 };
 
 // The checks of every Create function, in the documented order: null and stale pointers, the
-// handle's device, dtypes (one for all operands if `one_dtype`), extents that fit 64 bits with a
-// sign. Sets *desc_ptr to null.
+// handle's device, which must be the current one, dtypes (one for all operands if `one_dtype`),
+// extents that fit 64 bits with a sign. Sets *desc_ptr to null.
 infiniStatus_t check_operands(infiniopHandle_t handle, struct InfiniopDescriptor** desc_ptr,
                               std::span<const Operand> operands, bool one_dtype) noexcept;
 
@@ -90,12 +99,12 @@ infiniStatus_t check_shape(const Operand& operand,
 infiniStatus_t check_contiguous(const Operand& operand) noexcept;
 infiniStatus_t check_last_axis(const Operand& operand) noexcept;
 
-// The rest of a Create function: plans the call, then hands the plan over as a descriptor.
+// The rest of a Create function: plans the call for the handle's device, then hands the plan over
+// as a descriptor.
 template <class Call>
-infiniStatus_t make_plan(const Call& call, Plan& plan) noexcept {
-  return answer(Plan::create(call, Device::kCpu, plan));
-}
-infiniStatus_t publish_plan(Plan plan, Kind kind, struct InfiniopDescriptor** desc_ptr);
+infiniStatus_t make_plan(infiniopHandle_t handle, const Call& call, Plan& plan) noexcept;
+infiniStatus_t publish_plan(infiniopHandle_t handle, Plan plan, Kind kind,
+                            struct InfiniopDescriptor** desc_ptr);
 
 // Get...WorkspaceSize and the computation.
 infiniStatus_t workspace_size(const struct InfiniopDescriptor* desc, Kind kind,
@@ -106,7 +115,8 @@ infiniStatus_t execute(const struct InfiniopDescriptor* desc, Kind kind, const B
 }  // namespace normgrad::infini
 
 struct InfiniopHandle : normgrad::infini::Object {
-  InfiniopHandle() : Object(normgrad::infini::kHandle) {}
+  explicit InfiniopHandle(const normgrad::infini::Place& at)
+      : Object(normgrad::infini::kHandle, at) {}
 };
 
 struct InfiniopTensorDescriptor : normgrad::infini::Object {
@@ -116,12 +126,19 @@ struct InfiniopTensorDescriptor : normgrad::infini::Object {
 };
 
 struct InfiniopDescriptor : normgrad::infini::Object {
-  InfiniopDescriptor(normgrad::infini::Kind kind, normgrad::Plan p)
-      : Object(kind), plan(std::move(p)) {}
+  InfiniopDescriptor(normgrad::infini::Kind kind, const normgrad::infini::Place& at,
+                     normgrad::Plan p)
+      : Object(kind, at), plan(std::move(p)) {}
   const normgrad::Plan plan;
 };
 
 namespace normgrad::infini {
+
+template <class Call>
+infiniStatus_t make_plan(infiniopHandle_t handle, const Call& call, Plan& plan) noexcept {
+  const bool nvidia = handle->place.device == INFINI_DEVICE_NVIDIA;
+  return answer(Plan::create(call, nvidia ? Device::kCuda : Device::kCpu, plan));
+}
 
 inline std::optional<Tensor> optional_tensor(infiniopTensorDescriptor_t desc) {
   return desc ? std::optional<Tensor>(desc->tensor) : std::nullopt;

@@ -11,13 +11,22 @@ infiniStatus_t infiniopCreateHandle(infiniopHandle_t* handle_ptr) {
   if (!handle_ptr) return fail(INFINI_STATUS_NULL_POINTER, "handle_ptr is null");
   *handle_ptr = nullptr;
   infiniDevice_t device = INFINI_DEVICE_CPU;
-  if (infiniStatus_t status = infinirtGetDevice(&device, nullptr)) return status;
-  if (device != INFINI_DEVICE_CPU) {
+  int id = 0, count = 0;
+  if (infiniStatus_t status = infinirtGetDevice(&device, &id)) return status;
+  if (infinirtGetDeviceCount(device, &count) != INFINI_STATUS_SUCCESS || count == 0) {
     return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-                "handle: the current device type %d is not in this build, expected 0 (CPU)",
+                "handle: the current device type %d is not in this build, or not in this machine",
                 static_cast<int>(device));
   }
-  return guard([&] { return publish(std::make_unique<InfiniopHandle>(), handle_ptr); });
+  if (device == INFINI_DEVICE_CPU) id = 0;  // it has any
+  if (id < 0 || id >= count) {
+    return fail(INFINI_STATUS_DEVICE_NOT_FOUND,
+                "handle: the current device id: expected 0 to %d for device type %d, got %d",
+                count - 1, static_cast<int>(device), id);
+  }
+  return guard([&] {
+    return publish(std::make_unique<InfiniopHandle>(Place{device, id}), handle_ptr);
+  });
 }
 
 infiniStatus_t infiniopDestroyHandle(infiniopHandle_t handle) {

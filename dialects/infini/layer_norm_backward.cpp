@@ -45,7 +45,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopLayerNormBackwardDescript
                   .dbeta = "grad_bias"},
     };
     normgrad::Plan plan;
-    if (infiniStatus_t status = make_plan(call, plan)) return status;
+    if (infiniStatus_t status = make_plan(handle, call, plan)) return status;
     const std::vector<int64_t>& shape = x_hat->tensor.shape;
     for (const int parameter : {1, 2, 4}) {
       if (infiniStatus_t status = check_shape(operands[parameter], {{shape.back()}})) return status;
@@ -57,7 +57,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopLayerNormBackwardDescript
     for (const int data : {0, 3, 5}) {
       if (infiniStatus_t status = check_last_axis(operands[data])) return status;
     }
-    return publish_plan(plan, kLayerNorm, desc_ptr);
+    return publish_plan(handle, plan, kLayerNorm, desc_ptr);
   });
 }
 

@@ -36,7 +36,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopRMSNormBackwardDescriptor
                   .eps = "epsilon"},
     };
     normgrad::Plan plan;
-    if (infiniStatus_t status = make_plan(call, plan)) return status;
+    if (infiniStatus_t status = make_plan(handle, call, plan)) return status;
     for (const int parameter : {1, 4}) {
       if (infiniStatus_t status = check_shape(operands[parameter], {{x->tensor.shape.back()}})) {
         return status;
@@ -45,7 +45,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopRMSNormBackwardDescriptor
     for (const int data : {0, 2, 3}) {
       if (infiniStatus_t status = check_last_axis(operands[data])) return status;
     }
-    return publish_plan(plan, kRmsNorm, desc_ptr);
+    return publish_plan(handle, plan, kRmsNorm, desc_ptr);
   });
 }
 

@@ -1,127 +1,130 @@
-// libinfinirt: devices, streams, events and memory of the CPU. Work on the CPU is complete when the
-// call that asked for it returns: there is one stream, NULL, and waiting is never needed.
-#include <atomic>
-#include <chrono>
-#include <cstdint>
+// libinfinirt's functions. Each checks its pointers and hands over to the calling thread's current
+// device, a table of runtime.hpp.
+#include "runtime.hpp"
+
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <new>
+#include <string>
 
 #include "error.hpp"
 #include "infiniop/normgrad.h"
-#include "infinirt.h"
 
 #undef infinirtGetAllDeviceCount
 
-using normgrad::infini::fail;
-
+namespace normgrad::infini {
 namespace {
 
 struct Current {
   infiniDevice_t device = INFINI_DEVICE_CPU;
   int id = 0;
+  const Runtime* runtime = &kCpuRuntime;  // null: it was asked for and cannot be had
 };
 constinit thread_local Current current;
-constinit thread_local char last_error[normgrad::infini::kSentence] = "";
+constinit thread_local char last_error[kSentence] = "";
 
 constexpr int kOldTypeCount = 9;  // infinirt.h says why
-
-infiniStatus_t unsupported(const char* function, infiniDevice_t device) {
-  return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
-              "%s: device type %d is not in this build, expected 0 (CPU)", function,
-              static_cast<int>(device));
-}
 
 infiniStatus_t null_pointer(const char* function, const char* argument) {
   return fail(INFINI_STATUS_NULL_POINTER, "%s: %s is null", function, argument);
 }
 
-// What every function that acts on the current device asks first.
-infiniStatus_t on_cpu(const char* function) {
-  if (current.device == INFINI_DEVICE_CPU) return INFINI_STATUS_SUCCESS;
-  return unsupported(function, current.device);
+infiniStatus_t answer(const char* function, const Status& status) {
+  infiniStatus_t code = INFINI_STATUS_INTERNAL_ERROR;
+  if (status.ok()) return INFINI_STATUS_SUCCESS;
+  if (status.code() == Code::kNullPointer) code = INFINI_STATUS_NULL_POINTER;
+  if (status.code() == Code::kBadArgument) code = INFINI_STATUS_BAD_PARAM;
+  if (status.code() == Code::kUnsupportedDevice) code = INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED;
+  return fail(code, "%s: %s", function, status.message().c_str());
 }
 
-// A moment in nanoseconds, or kNever. Atomic: one thread may record what another one reads.
-struct Event {
-  static constexpr int64_t kNever = INT64_MIN;
-  std::atomic<int64_t> time{kNever};
-};
-
-infiniStatus_t create_event(const char* function, infinirtEvent_t* event_ptr) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  if (!event_ptr) return null_pointer(function, "event_ptr");
-  Event* event = new (std::nothrow) Event;
-  if (!event) return fail(INFINI_STATUS_INTERNAL_ERROR, "%s: out of memory", function);
-  *event_ptr = event;
-  return INFINI_STATUS_SUCCESS;
-}
-
-infiniStatus_t on_event(const char* function, infinirtEvent_t event) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  return event ? INFINI_STATUS_SUCCESS : null_pointer(function, "event");
-}
-
-// 64 bytes: a cache line, and the widest vector.
-infiniStatus_t allocate(const char* function, void** p_ptr, size_t size) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  if (!p_ptr) return null_pointer(function, "p_ptr");
-  void* memory = nullptr;
-  if (posix_memalign(&memory, 64, size) != 0) {
-    return fail(INFINI_STATUS_INTERNAL_ERROR, "%s: no memory for size %zu", function, size);
+// Sets `runtime` to the table of a device that is there, or refuses. The CPU has any id.
+infiniStatus_t find_device(const char* function, infiniDevice_t device, int id,
+                           const Runtime*& runtime) {
+  const Runtime* found = device == INFINI_DEVICE_CPU      ? &kCpuRuntime
+                         : device == INFINI_DEVICE_NVIDIA ? &kNvidiaRuntime
+                                                          : nullptr;
+  const int count = found ? found->count() : 0;
+  if (count == 0) {
+    return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+                "%s: device type %d is not in this build, or not in this machine", function,
+                static_cast<int>(device));
   }
-  *p_ptr = memory;
-  return INFINI_STATUS_SUCCESS;
-}
-
-infiniStatus_t release(const char* function, void* memory) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  std::free(memory);
-  return INFINI_STATUS_SUCCESS;
-}
-
-infiniStatus_t copy(const char* function, void* dst, const void* src, size_t size) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  if (size == 0) return INFINI_STATUS_SUCCESS;
-  if (!dst || !src) return null_pointer(function, dst ? "src" : "dst");
-  std::memmove(dst, src, size);
-  return INFINI_STATUS_SUCCESS;
-}
-
-infiniStatus_t set(const char* function, void* ptr, int value, size_t count) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  if (count == 0) return INFINI_STATUS_SUCCESS;
-  if (!ptr) return null_pointer(function, "ptr");
-  std::memset(ptr, value, count);
-  return INFINI_STATUS_SUCCESS;
-}
-
-infiniStatus_t memory_of_host(const char* function, size_t& free, size_t& total) {
-  unsigned long long available_kb = 0, total_kb = 0;
-  if (FILE* file = std::fopen("/proc/meminfo", "r")) {
-    char line[128];
-    while (std::fgets(line, sizeof(line), file)) {
-      if (std::sscanf(line, "MemAvailable: %llu", &available_kb) != 1) {
-        std::sscanf(line, "MemTotal: %llu", &total_kb);
-      }
-    }
-    std::fclose(file);
+  if (device != INFINI_DEVICE_CPU && (id < 0 || id >= count)) {
+    return fail(INFINI_STATUS_DEVICE_NOT_FOUND,
+                "%s: device id: expected 0 to %d for device type %d, got %d", function, count - 1,
+                static_cast<int>(device), id);
   }
-  if (total_kb == 0) {
-    return fail(INFINI_STATUS_INTERNAL_ERROR, "%s: /proc/meminfo cannot be read", function);
-  }
-  free = static_cast<size_t>(available_kb) * 1024;
-  total = static_cast<size_t>(total_kb) * 1024;
+  runtime = found;
   return INFINI_STATUS_SUCCESS;
 }
 
-infiniStatus_t no_graphs(const char* function) {
-  if (infiniStatus_t status = on_cpu(function)) return status;
-  return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "%s: the CPU has no graphs", function);
+// Why nothing runs on the current device: as infinirtSetDevice said.
+infiniStatus_t refuse_current(const char* function) {
+  const Runtime* runtime = nullptr;
+  if (infiniStatus_t status = find_device(function, current.device, current.id, runtime)) {
+    return status;
+  }
+  return fail(INFINI_STATUS_DEVICE_NOT_INITIALIZED, "%s: device %d could not be selected", function,
+              current.id);
+}
+
+// What every function that acts on the current device does. call: Status(const Runtime&).
+template <class Call>
+infiniStatus_t on_device(const char* function, const Call& call) noexcept {
+  return guard([&] {
+    if (!current.runtime) return refuse_current(function);
+    return answer(function, call(*current.runtime));
+  });
+}
+
+template <class Call>
+infiniStatus_t on_device_with_graphs(const char* function, const Call& call) noexcept {
+  return on_device(function, [&](const Runtime& runtime) -> Status {
+    if (!runtime.begin_capture) return {Code::kUnsupportedDevice, "the CPU has no graphs"};
+    return call(runtime);
+  });
+}
+
+Status null(const char* argument) {
+  return {Code::kNullPointer, std::string(argument) + " is null"};
+}
+
+// Calls `make` for something that `result` is to point to; a failure leaves it as it was.
+template <class Make>
+Status make_into(const char* argument, void** result, const Make& make) {
+  if (!result) return null(argument);
+  void* made = nullptr;
+  Status status = make(made);
+  if (status.ok()) *result = made;
+  return status;
+}
+
+infiniStatus_t create_event(const char* function, infinirtEvent_t* event_ptr, uint32_t flags) {
+  return on_device(function, [&](const Runtime& runtime) {
+    return make_into("event_ptr", event_ptr,
+                     [&](void*& event) { return runtime.create_event(flags, event); });
+  });
+}
+
+// make: Status(const Runtime&, void*& memory).
+template <class Make>
+infiniStatus_t allocate(const char* function, void** p_ptr, size_t size, const Make& make) {
+  return on_device(function, [&](const Runtime& runtime) -> Status {
+    const Status status =
+        make_into("p_ptr", p_ptr, [&](void*& memory) { return make(runtime, memory); });
+    if (status.ok() || !p_ptr) return status;
+    return {status.code(), "size " + std::to_string(size) + ": " + status.message()};
+  });
+}
+
+Status check_copy(const void* dst, const void* src) {
+  return dst && src ? Status() : null(dst ? "src" : "dst");
 }
 
 }  // namespace
+}  // namespace normgrad::infini
+
+using namespace normgrad::infini;  // NOLINT: the C functions below are this namespace's face
+using normgrad::Status;
 
 extern "C" {
 
@@ -136,9 +139,13 @@ infiniStatus_t infinirtInit() { return INFINI_STATUS_SUCCESS; }
 infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int* count_ptr) {
   if (!count_ptr) return null_pointer(__func__, "count_ptr");
   if (device < INFINI_DEVICE_CPU || device >= INFINI_DEVICE_TYPE_COUNT) {
-    return unsupported(__func__, device);
+    return fail(INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED,
+                "%s: device type: expected 0 to %d, got %d", __func__, INFINI_DEVICE_TYPE_COUNT - 1,
+                static_cast<int>(device));
   }
-  *count_ptr = device == INFINI_DEVICE_CPU ? 1 : 0;
+  *count_ptr = device == INFINI_DEVICE_CPU      ? kCpuRuntime.count()
+               : device == INFINI_DEVICE_NVIDIA ? kNvidiaRuntime.count()
+                                                : 0;
   return INFINI_STATUS_SUCCESS;
 }
 
@@ -153,8 +160,15 @@ infiniStatus_t infinirtGetAllDeviceCount(int* count_array) {
 }
 
 infiniStatus_t infinirtSetDevice(infiniDevice_t device, int device_id) {
-  current = {device, device_id};
-  return on_cpu(__func__);
+  const char* function = __func__;
+  current = {device, device_id, nullptr};
+  return guard([&] {
+    const Runtime* runtime = nullptr;
+    if (infiniStatus_t status = find_device(function, device, device_id, runtime)) return status;
+    const infiniStatus_t status = answer(function, runtime->select(device_id));
+    if (status == INFINI_STATUS_SUCCESS) current.runtime = runtime;
+    return status;
+  });
 }
 
 infiniStatus_t infinirtGetDevice(infiniDevice_t* device_ptr, int* device_id_ptr) {
@@ -164,142 +178,218 @@ infiniStatus_t infinirtGetDevice(infiniDevice_t* device_ptr, int* device_id_ptr)
   return INFINI_STATUS_SUCCESS;
 }
 
-infiniStatus_t infinirtDeviceSynchronize() { return on_cpu(__func__); }
-
-infiniStatus_t infinirtStreamCreate(infinirtStream_t* stream_ptr) {
-  if (infiniStatus_t status = on_cpu(__func__)) return status;
-  if (!stream_ptr) return null_pointer(__func__, "stream_ptr");
-  *stream_ptr = nullptr;
-  return INFINI_STATUS_SUCCESS;
+infiniStatus_t infinirtDeviceSynchronize() {
+  return on_device(__func__, [](const Runtime& runtime) { return runtime.synchronize(); });
 }
 
-infiniStatus_t infinirtStreamDestroy(infinirtStream_t) { return on_cpu(__func__); }
+infiniStatus_t infinirtStreamCreate(infinirtStream_t* stream_ptr) {
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return make_into("stream_ptr", stream_ptr, runtime.create_stream);
+  });
+}
 
-infiniStatus_t infinirtStreamSynchronize(infinirtStream_t) { return on_cpu(__func__); }
+infiniStatus_t infinirtStreamDestroy(infinirtStream_t stream) {
+  return on_device(__func__,
+                   [&](const Runtime& runtime) { return runtime.destroy_stream(stream); });
+}
 
-// Success: whatever the event stands for is complete, so the wait is over before it begins.
-infiniStatus_t infinirtStreamWaitEvent(infinirtStream_t, infinirtEvent_t event) {
-  return on_event(__func__, event);
+infiniStatus_t infinirtStreamSynchronize(infinirtStream_t stream) {
+  return on_device(__func__,
+                   [&](const Runtime& runtime) { return runtime.synchronize_stream(stream); });
+}
+
+infiniStatus_t infinirtStreamWaitEvent(infinirtStream_t stream, infinirtEvent_t event) {
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return event ? runtime.wait_event(stream, event) : null("event");
+  });
 }
 
 infiniStatus_t infinirtEventCreate(infinirtEvent_t* event_ptr) {
-  return create_event(__func__, event_ptr);
+  return create_event(__func__, event_ptr, INFINIRT_EVENT_DEFAULT);
 }
 
-infiniStatus_t infinirtEventCreateWithFlags(infinirtEvent_t* event_ptr, uint32_t) {
-  return create_event(__func__, event_ptr);
+infiniStatus_t infinirtEventCreateWithFlags(infinirtEvent_t* event_ptr, uint32_t flags) {
+  return create_event(__func__, event_ptr, flags);
 }
 
-infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t) {
-  if (infiniStatus_t status = on_event(__func__, event)) return status;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  static_cast<Event*>(event)->time = std::chrono::nanoseconds(now).count();
-  return INFINI_STATUS_SUCCESS;
+infiniStatus_t infinirtEventRecord(infinirtEvent_t event, infinirtStream_t stream) {
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return event ? runtime.record_event(event, stream) : null("event");
+  });
 }
 
 infiniStatus_t infinirtEventQuery(infinirtEvent_t event, infinirtEventStatus_t* status_ptr) {
-  if (infiniStatus_t status = on_event(__func__, event)) return status;
-  if (!status_ptr) return null_pointer(__func__, "status_ptr");
-  *status_ptr = INFINIRT_EVENT_COMPLETE;
-  return INFINI_STATUS_SUCCESS;
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (!event || !status_ptr) return null(event ? "status_ptr" : "event");
+    bool complete = false;
+    Status status = runtime.query_event(event, complete);
+    if (status.ok()) *status_ptr = complete ? INFINIRT_EVENT_COMPLETE : INFINIRT_EVENT_NOT_READY;
+    return status;
+  });
 }
 
-infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event) { return on_event(__func__, event); }
+infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event) {
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return event ? runtime.synchronize_event(event) : null("event");
+  });
+}
 
 infiniStatus_t infinirtEventDestroy(infinirtEvent_t event) {
-  if (infiniStatus_t status = on_cpu(__func__)) return status;
-  delete static_cast<Event*>(event);
-  return INFINI_STATUS_SUCCESS;
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return event ? runtime.destroy_event(event) : Status();
+  });
 }
 
 infiniStatus_t infinirtEventElapsedTime(float* ms_ptr, infinirtEvent_t start, infinirtEvent_t end) {
-  if (infiniStatus_t status = on_cpu(__func__)) return status;
-  if (!ms_ptr) return null_pointer(__func__, "ms_ptr");
-  if (!start || !end) return null_pointer(__func__, start ? "end" : "start");
-  const int64_t from = static_cast<Event*>(start)->time, to = static_cast<Event*>(end)->time;
-  if (from == Event::kNever || to == Event::kNever) {
-    return fail(INFINI_STATUS_BAD_PARAM, "%s: %s has not been recorded", __func__,
-                from == Event::kNever ? "start" : "end");
-  }
-  *ms_ptr = static_cast<float>(static_cast<double>(to - from) * 1e-6);
-  return INFINI_STATUS_SUCCESS;
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (!ms_ptr) return null("ms_ptr");
+    if (!start || !end) return null(start ? "end" : "start");
+    float milliseconds = 0;
+    Status status = runtime.elapsed_time(start, end, milliseconds);
+    if (status.ok()) *ms_ptr = milliseconds;
+    return status;
+  });
 }
 
-infiniStatus_t infinirtMalloc(void** p_ptr, size_t size) { return allocate(__func__, p_ptr, size); }
+infiniStatus_t infinirtMalloc(void** p_ptr, size_t size) {
+  return allocate(__func__, p_ptr, size, [&](const Runtime& runtime, void*& memory) {
+    return runtime.allocate(size, memory);
+  });
+}
 
 infiniStatus_t infinirtMallocHost(void** p_ptr, size_t size) {
-  return allocate(__func__, p_ptr, size);
+  return allocate(__func__, p_ptr, size, [&](const Runtime& runtime, void*& memory) {
+    return runtime.allocate_host(size, memory);
+  });
 }
 
-infiniStatus_t infinirtMallocAsync(void** p_ptr, size_t size, infinirtStream_t) {
-  return allocate(__func__, p_ptr, size);
+infiniStatus_t infinirtMallocAsync(void** p_ptr, size_t size, infinirtStream_t stream) {
+  return allocate(__func__, p_ptr, size, [&](const Runtime& runtime, void*& memory) {
+    return runtime.allocate_async(size, stream, memory);
+  });
 }
 
-infiniStatus_t infinirtFree(void* ptr) { return release(__func__, ptr); }
+infiniStatus_t infinirtFree(void* ptr) {
+  return on_device(__func__,
+                   [&](const Runtime& runtime) { return ptr ? runtime.release(ptr) : Status(); });
+}
 
-infiniStatus_t infinirtFreeHost(void* ptr) { return release(__func__, ptr); }
+infiniStatus_t infinirtFreeHost(void* ptr) {
+  return on_device(
+      __func__, [&](const Runtime& runtime) { return ptr ? runtime.release_host(ptr) : Status(); });
+}
 
-infiniStatus_t infinirtFreeAsync(void* ptr, infinirtStream_t) { return release(__func__, ptr); }
+infiniStatus_t infinirtFreeAsync(void* ptr, infinirtStream_t stream) {
+  return on_device(__func__, [&](const Runtime& runtime) {
+    return ptr ? runtime.release_async(ptr, stream) : Status();
+  });
+}
 
-// Host and device are the same memory here, whatever the kind says.
 infiniStatus_t infinirtMemcpy(void* dst, const void* src, size_t size, infinirtMemcpyKind_t) {
-  return copy(__func__, dst, src, size);
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (size == 0) return {};
+    if (Status status = check_copy(dst, src); !status.ok()) return status;
+    return runtime.copy(dst, src, size);
+  });
 }
 
 infiniStatus_t infinirtMemcpyAsync(void* dst, const void* src, size_t size, infinirtMemcpyKind_t,
-                                   infinirtStream_t) {
-  return copy(__func__, dst, src, size);
+                                   infinirtStream_t stream) {
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (size == 0) return {};
+    if (Status status = check_copy(dst, src); !status.ok()) return status;
+    return runtime.copy_async(dst, src, size, stream);
+  });
 }
 
 infiniStatus_t infinirtMemset(void* ptr, int value, size_t count) {
-  return set(__func__, ptr, value, count);
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (count == 0) return {};
+    return ptr ? runtime.fill(ptr, value, count) : null("ptr");
+  });
 }
 
-infiniStatus_t infinirtMemsetAsync(void* ptr, int value, size_t count, infinirtStream_t) {
-  return set(__func__, ptr, value, count);
+infiniStatus_t infinirtMemsetAsync(void* ptr, int value, size_t count, infinirtStream_t stream) {
+  return on_device(__func__, [&](const Runtime& runtime) -> Status {
+    if (count == 0) return {};
+    return ptr ? runtime.fill_async(ptr, value, count, stream) : null("ptr");
+  });
 }
 
-infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int, size_t* free_mem, size_t* total_mem) {
-  if (!free_mem || !total_mem) return null_pointer(__func__, free_mem ? "total_mem" : "free_mem");
-  if (device != INFINI_DEVICE_CPU) return unsupported(__func__, device);
-  return memory_of_host(__func__, *free_mem, *total_mem);
+infiniStatus_t infinirtGetMemInfo(infiniDevice_t device, int device_id, size_t* free_mem,
+                                  size_t* total_mem) {
+  const char* function = __func__;
+  if (!free_mem || !total_mem) return null_pointer(function, free_mem ? "total_mem" : "free_mem");
+  return guard([&] {
+    const Runtime* runtime = nullptr;
+    if (infiniStatus_t status = find_device(function, device, device_id, runtime)) return status;
+    return answer(function, runtime->memory_info(device_id, *free_mem, *total_mem));
+  });
 }
 
 infiniStatus_t infinirtGetDeviceResourceSnapshot(infiniDevice_t device, int device_id,
                                                  infinirtDeviceResourceSnapshot_t* snapshot) {
-  if (!snapshot) return null_pointer(__func__, "snapshot");
-  if (device != INFINI_DEVICE_CPU) return unsupported(__func__, device);
-  infinirtDeviceResourceSnapshot_t known = {};
-  known.device_type = device;
-  known.device_id = device_id;
-  known.valid_fields = INFINIRT_RESOURCE_FIELD_MEMORY_CAPACITY;
-  if (infiniStatus_t status = memory_of_host(__func__, known.free_bytes, known.total_bytes)) {
-    return status;
+  const char* function = __func__;
+  if (!snapshot) return null_pointer(function, "snapshot");
+  return guard([&] {
+    const Runtime* runtime = nullptr;
+    if (infiniStatus_t status = find_device(function, device, device_id, runtime)) return status;
+    infinirtDeviceResourceSnapshot_t known = {};
+    known.device_type = device;
+    known.device_id = device_id;
+    known.valid_fields = INFINIRT_RESOURCE_FIELD_MEMORY_CAPACITY;
+    const Status status = runtime->memory_info(device_id, known.free_bytes, known.total_bytes);
+    known.used_bytes = known.total_bytes - known.free_bytes;
+    if (status.ok()) *snapshot = known;
+    return answer(function, status);
+  });
+}
+
+infiniStatus_t infinirtStreamBeginCapture(infinirtStream_t stream,
+                                          infinirtStreamCaptureMode_t mode) {
+  return on_device_with_graphs(
+      __func__, [&](const Runtime& runtime) { return runtime.begin_capture(stream, mode); });
+}
+
+infiniStatus_t infinirtStreamEndCapture(infinirtStream_t stream, infinirtGraph_t* graph_ptr) {
+  return on_device_with_graphs(__func__, [&](const Runtime& runtime) {
+    return make_into("graph_ptr", graph_ptr,
+                     [&](void*& graph) { return runtime.end_capture(stream, graph); });
+  });
+}
+
+infiniStatus_t infinirtGraphDestroy(infinirtGraph_t graph) {
+  return on_device_with_graphs(__func__, [&](const Runtime& runtime) {
+    return graph ? runtime.destroy_graph(graph) : Status();
+  });
+}
+
+// CUDA names neither a node nor a text of its own any more: the log is the sentence.
+infiniStatus_t infinirtGraphInstantiate(infinirtGraphExec_t* graph_exec_ptr, infinirtGraph_t graph,
+                                        infinirtGraphNode_t* node_ptr, char* log_buffer,
+                                        size_t buffer_size) {
+  const infiniStatus_t status = on_device_with_graphs(__func__, [&](const Runtime& runtime) {
+    if (node_ptr) *node_ptr = nullptr;
+    if (!graph) return null("graph");
+    return make_into("graph_exec_ptr", graph_exec_ptr,
+                     [&](void*& executable) { return runtime.instantiate(graph, executable); });
+  });
+  if (log_buffer && buffer_size > 0) {
+    std::snprintf(log_buffer, buffer_size, "%s", status ? last_error : "");
   }
-  known.used_bytes = known.total_bytes - known.free_bytes;
-  *snapshot = known;
-  return INFINI_STATUS_SUCCESS;
+  return status;
 }
 
-infiniStatus_t infinirtStreamBeginCapture(infinirtStream_t, infinirtStreamCaptureMode_t) {
-  return no_graphs(__func__);
+infiniStatus_t infinirtGraphExecDestroy(infinirtGraphExec_t graph_exec) {
+  return on_device_with_graphs(__func__, [&](const Runtime& runtime) {
+    return graph_exec ? runtime.destroy_executable(graph_exec) : Status();
+  });
 }
 
-infiniStatus_t infinirtStreamEndCapture(infinirtStream_t, infinirtGraph_t*) {
-  return no_graphs(__func__);
-}
-
-infiniStatus_t infinirtGraphDestroy(infinirtGraph_t) { return no_graphs(__func__); }
-
-infiniStatus_t infinirtGraphInstantiate(infinirtGraphExec_t*, infinirtGraph_t, infinirtGraphNode_t*,
-                                        char*, size_t) {
-  return no_graphs(__func__);
-}
-
-infiniStatus_t infinirtGraphExecDestroy(infinirtGraphExec_t) { return no_graphs(__func__); }
-
-infiniStatus_t infinirtGraphLuanch(infinirtGraphExec_t, infinirtStream_t) {
-  return no_graphs(__func__);
+infiniStatus_t infinirtGraphLuanch(infinirtGraphExec_t graph_exec, infinirtStream_t stream) {
+  return on_device_with_graphs(__func__, [&](const Runtime& runtime) {
+    return graph_exec ? runtime.launch(graph_exec, stream) : null("graph_exec");
+  });
 }
 
 }  // extern "C"

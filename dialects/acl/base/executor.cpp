@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "base/live.hpp"
+#include "normgrad/cuda.hpp"
 
 using namespace normgrad::acl;  // NOLINT: the C functions below are this namespace's face
 
@@ -10,6 +11,7 @@ namespace {
 // What a run needs of its executor, which another thread may destroy meanwhile.
 struct Run {
   normgrad::Plan plan;
+  int gpu = -1;
   Operands operands;
   std::unique_ptr<aclOpExecutor> ended;  // deletes the executor when the run is over
 };
@@ -35,6 +37,7 @@ int32_t claim(const char* op, const void* workspace, uint64_t workspace_size,
                   static_cast<unsigned long long>(workspace_size));
   }
   run.plan = executor->plan;
+  run.gpu = executor->gpu;
   run.operands = executor->operands;
   if (missing || !executor->repeatable) {
     lock.leave();
@@ -71,6 +74,15 @@ int32_t read_addresses(const Operands& operands, normgrad::Buffers& buffers) {
                 static_cast<const void*>(changed));
 }
 
+// Work given to another GPU than the current one would fail later, and take the program along.
+int32_t check_gpu(int gpu) {
+  if (gpu < 0) return kSuccess;
+  int current = -1;
+  if (const int32_t status = answer(normgrad::cuda::get_device(current), kInner)) return status;
+  if (current == gpu) return kSuccess;
+  return refuse(kRuntime, "executor: made for device %d, but the thread's is %d", gpu, current);
+}
+
 aclnnStatus set_address(aclOpExecutor* executor, aclTensor* tensor, void* addr) noexcept {
   if (!tensor) return refuse(kNoObject, "tensor is null");
   if (!normgradAclIsLive(tensor, Kind::kTensor)) return not_live("tensor", tensor);
@@ -100,6 +112,7 @@ int32_t normgradAclRun(const char* op, void* workspace, uint64_t workspace_size,
     Run run;
     if (const int32_t status = claim(op, workspace, workspace_size, executor, run)) return status;
     if (!normgradAclIsStream(stream)) return not_live("stream", stream, kRuntime);
+    if (const int32_t status = check_gpu(run.gpu)) return status;
     normgrad::Buffers buffers;
     if (const int32_t status = read_addresses(run.operands, buffers)) return status;
     return answer(run.plan.execute(buffers, workspace, workspace_size, stream), kInner);

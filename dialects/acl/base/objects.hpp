@@ -103,6 +103,7 @@ struct aclOpExecutor : normgrad::acl::ObjectOf<normgrad::acl::Kind::kExecutor> {
   const char* const op;
   const normgrad::acl::Operands operands;
   normgrad::Plan plan;
+  int gpu = -1;  // the one that the plan was made for, if any
   bool repeatable = false;
 };
 

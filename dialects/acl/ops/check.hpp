@@ -10,6 +10,7 @@
 
 #include "base/objects.hpp"
 #include "base/status.hpp"
+#include "normgrad/cuda.hpp"
 
 namespace normgrad::acl {
 
@@ -75,7 +76,8 @@ int32_t prepare(const char* op, const Call& call, const Operands& operands,
                 uint64_t* workspace_size, aclOpExecutor** executor) {
   auto made = std::make_unique<aclOpExecutor>(op, operands);
   const Device device = normgradAclDevice() == 0 ? Device::kCpu : Device::kCuda;
-  const Status status = Plan::create(call, device, made->plan);
+  Status status = Plan::create(call, device, made->plan);
+  if (status.ok() && device == Device::kCuda) status = cuda::get_device(made->gpu);
   if (!status.ok()) return answer(status, kNoExecutor);
   return publish(std::move(made), workspace_size, executor);
 }

@@ -16,6 +16,8 @@ struct Options {
 };
 
 struct Context {
+  constexpr explicit Context(int32_t id) : device_id(id) {}
+  const int32_t device_id;
   Options options;
 };
 

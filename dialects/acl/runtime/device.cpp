@@ -13,7 +13,8 @@ constexpr const char* kVariable = "NORMGRAD_ACL_DEVICE";
 
 Choice read_choice() noexcept {
   const char* value = std::getenv(kVariable);
-  if (!value || !*value) return Choice::kCpu;  // until there is a table for a GPU
+  // Also where there is a GPU: a program must not land there because somebody built in CUDA.
+  if (!value || !*value) return Choice::kCpu;
   const std::string_view name = value;
   if (name == "cpu") return Choice::kCpu;
   return name == "cuda" ? Choice::kCuda : Choice::kUnknown;
@@ -25,6 +26,11 @@ Choice choice() noexcept {
   return kChoice;
 }
 
+bool has_gpu() {
+  static const bool kAny = kCuda.count() > 0;
+  return kAny;
+}
+
 }  // namespace
 
 const Device* find_device(const char* function) {
@@ -32,9 +38,10 @@ const Device* find_device(const char* function) {
     case Choice::kCpu:
       return &kCpu;
     case Choice::kCuda:
+      if (has_gpu()) return &kCuda;
       fail(ACL_ERROR_RT_NO_DEVICE,
-           "EE9999: %s: %s chooses cuda, but the runtime of this build has the CPU only", function,
-           kVariable);
+           "EE9999: %s: %s chooses cuda, which is not in this build, or not in this machine",
+           function, kVariable);
       return nullptr;
     default:
       fail(ACL_ERROR_RT_NO_DEVICE, "EE9999: %s: %s must be cpu or cuda", function, kVariable);
@@ -44,21 +51,18 @@ const Device* find_device(const char* function) {
 
 }  // namespace normgrad::acl
 
-using normgrad::acl::Device;
-using normgrad::acl::find_device;
-using normgrad::acl::null_pointer;
+using namespace normgrad::acl;  // NOLINT: the C functions below are this namespace's face
 
 extern "C" {
 
 // Whatever is not the CPU answers 1, so that operators refuse a misspelt device too.
-int32_t normgradAclDevice() noexcept {
-  return normgrad::acl::choice() == normgrad::acl::Choice::kCpu ? 0 : 1;
-}
+int32_t normgradAclDevice() noexcept { return choice() == Choice::kCpu ? 0 : 1; }
 
 aclError aclrtGetDeviceCount(uint32_t* count) {
   if (!count) return null_pointer(__func__, "count");
-  if (!find_device(__func__)) return ACL_ERROR_RT_NO_DEVICE;
-  *count = 1;
+  const Device* device = find_device(__func__);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  *count = static_cast<uint32_t>(device->count());
   return ACL_SUCCESS;
 }
 
@@ -75,7 +79,7 @@ aclError aclrtGetRunMode(aclrtRunMode* runMode) {
 }
 
 aclError aclrtSynchronizeDevice() {
-  return find_device(__func__) ? ACL_SUCCESS : ACL_ERROR_RT_NO_DEVICE;
+  return on_device(__func__, [](const Device& device) { return device.synchronize(); });
 }
 
 }  // extern "C"

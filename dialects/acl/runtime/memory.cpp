@@ -8,6 +8,7 @@
 #include "stream.hpp"
 
 using namespace normgrad::acl;
+using normgrad::Status;
 
 namespace {
 
@@ -40,6 +41,10 @@ Allocations& allocations(Place place) {
   return sets[place];
 }
 
+Status give_back(const Device& device, Place place, void* memory) {
+  return (place == kDevice ? device.release : device.release_host)(memory);
+}
+
 aclError allocate(const char* function, const char* argument, Place place, void** memory,
                   size_t size) {
   if (!memory) return null_pointer(function, argument);
@@ -48,8 +53,13 @@ aclError allocate(const char* function, const char* argument, Place place, void*
   }
   const Device* device = find_device(function);
   if (!device) return ACL_ERROR_RT_NO_DEVICE;
-  // Programs count on room for whole blocks of 32 bytes.
-  void* allocated = size <= SIZE_MAX - 31 ? device->allocate((size + 31) / 32 * 32) : nullptr;
+  void* allocated = nullptr;
+  (void)guarded(function, [&] {
+    // Programs count on room for whole blocks of 32 bytes.
+    if (size > SIZE_MAX - 31) return ACL_SUCCESS;
+    const auto allocate_there = place == kDevice ? device->allocate : device->allocate_host;
+    return answer(function, allocate_there((size + 31) / 32 * 32, allocated));
+  });
   if (!allocated) {
     return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "EE9999: %s: no memory for size %zu", function,
                 size);
@@ -59,7 +69,7 @@ aclError allocate(const char* function, const char* argument, Place place, void*
     return ACL_SUCCESS;
   });
   if (status != ACL_SUCCESS) {
-    device->release(allocated);
+    (void)give_back(*device, place, allocated);
     return status;
   }
   *memory = allocated;
@@ -75,8 +85,9 @@ aclError release(const char* function, const char* argument, Place place, void* 
                 "EE1001: %s: %s is %p, which was not allocated for this or is free already",
                 function, argument, memory);
   }
-  device->release(memory);
-  return ACL_SUCCESS;
+  return guarded(function, [&] {
+    return answer(function, give_back(*device, place, memory), ACL_ERROR_RT_MEMORY_FREE);
+  });
 }
 
 // The largest count allowed is the caller's word for the room behind a pointer.
@@ -86,8 +97,10 @@ aclError check_room(const char* function, const char* argument, size_t room, siz
               function, count, argument, room);
 }
 
+// copy_it: Status(const Device&).
+template <class Copy>
 aclError copy(const char* function, void* dst, size_t destMax, const void* src, size_t count,
-              aclrtMemcpyKind kind, aclrtStream stream) {
+              aclrtMemcpyKind kind, aclrtStream stream, const Copy& copy_it) {
   if (count == 0) return ACL_SUCCESS;
   if (!dst || !src) return null_pointer(function, dst ? "src" : "dst");
   if (aclError status = check_room(function, "destMax", destMax, count)) return status;
@@ -96,22 +109,18 @@ aclError copy(const char* function, void* dst, size_t destMax, const void* src, 
                 static_cast<int>(kind), static_cast<int>(ACL_MEMCPY_INTER_DEVICE_TO_DEVICE));
   }
   if (aclError status = check_stream(function, stream)) return status;
-  const Device* device = find_device(function);
-  if (!device) return ACL_ERROR_RT_NO_DEVICE;
-  device->copy(dst, src, count);
-  return ACL_SUCCESS;
+  return on_device(function, copy_it);
 }
 
-aclError fill(const char* function, void* devPtr, size_t maxCount, int32_t value, size_t count,
-              aclrtStream stream) {
+// fill_it: Status(const Device&).
+template <class Fill>
+aclError fill(const char* function, void* devPtr, size_t maxCount, size_t count, aclrtStream stream,
+              const Fill& fill_it) {
   if (count == 0) return ACL_SUCCESS;
   if (!devPtr) return null_pointer(function, "devPtr");
   if (aclError status = check_room(function, "maxCount", maxCount, count)) return status;
   if (aclError status = check_stream(function, stream)) return status;
-  const Device* device = find_device(function);
-  if (!device) return ACL_ERROR_RT_NO_DEVICE;
-  device->fill(devPtr, value, count);
-  return ACL_SUCCESS;
+  return on_device(function, fill_it);
 }
 
 }  // namespace
@@ -132,21 +141,26 @@ aclError aclrtFreeHost(void* hostPtr) { return release(__func__, "hostPtr", kHos
 
 aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count,
                      aclrtMemcpyKind kind) {
-  return copy(__func__, dst, destMax, src, count, kind, nullptr);
+  return copy(__func__, dst, destMax, src, count, kind, nullptr,
+              [&](const Device& device) { return device.copy(dst, src, count); });
 }
 
 aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count,
                           aclrtMemcpyKind kind, aclrtStream stream) {
-  return copy(__func__, dst, destMax, src, count, kind, stream);
+  return copy(__func__, dst, destMax, src, count, kind, stream,
+              [&](const Device& device) { return device.copy_async(dst, src, count, stream); });
 }
 
 aclError aclrtMemset(void* devPtr, size_t maxCount, int32_t value, size_t count) {
-  return fill(__func__, devPtr, maxCount, value, count, nullptr);
+  return fill(__func__, devPtr, maxCount, count, nullptr,
+              [&](const Device& device) { return device.fill(devPtr, value, count); });
 }
 
 aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t count,
                           aclrtStream stream) {
-  return fill(__func__, devPtr, maxCount, value, count, stream);
+  return fill(__func__, devPtr, maxCount, count, stream, [&](const Device& device) {
+    return device.fill_async(devPtr, value, count, stream);
+  });
 }
 
 aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
@@ -155,11 +169,8 @@ aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
     return fail(ACL_ERROR_INVALID_PARAM, "EE1001: %s: attr is %d, expected 0 to %d", __func__,
                 static_cast<int>(attr), static_cast<int>(ACL_HBM_MEM_P2P_NORMAL));
   }
-  const Device* device = find_device(__func__);
-  if (!device) return ACL_ERROR_RT_NO_DEVICE;
-  if (device->memory_info(*free, *total)) return ACL_SUCCESS;
-  return fail(ACL_ERROR_RT_INTERNAL_ERROR, "EE9999: %s: the device does not tell its memory",
-              __func__);
+  return on_device(__func__,
+                   [&](const Device& device) { return device.memory_info(*free, *total); });
 }
 
 }  // extern "C"

@@ -43,8 +43,11 @@ template <class Object>
 class Live {
  public:
   void* add(std::shared_ptr<Object> object) {
-    const std::unique_lock lock(mutex_);
     void* handle = object.get();
+    return add(handle, std::move(object));
+  }
+  void* add(void* handle, std::shared_ptr<Object> object) {
+    const std::unique_lock lock(mutex_);
     objects_.emplace(handle, std::move(object));
     return handle;
   }

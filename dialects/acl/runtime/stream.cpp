@@ -1,6 +1,8 @@
-// Streams. Work is complete when the call that asked for it returns, so a stream is no more than a
-// handle that is live.
+// Streams: handles that are live, and what the device has behind them.
 #include "stream.hpp"
+
+#include <chrono>
+#include <thread>
 
 #include "context.hpp"
 #include "device.hpp"
@@ -9,16 +11,45 @@ namespace normgrad::acl {
 namespace {
 
 struct Stream {
-  const void* context;  // where it was created; null if the thread had none
+  explicit Stream(const Device& d) : device(d), context(current_context().get()) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() {
+    if (own) (void)device.destroy_stream(own);
+  }
+
+  const Device& device;
+  const void* const context;  // where it was created; null if the thread had none
+  void* own = nullptr;        // the device's
 };
 
 aclError create(const char* function, aclrtStream* stream) {
   if (!stream) return null_pointer(function, "stream");
-  if (!find_device(function)) return ACL_ERROR_RT_NO_DEVICE;
-  return guarded(function, [&] {
-    *stream = live<Stream>().add(std::make_shared<Stream>(Stream{current_context().get()}));
-    return ACL_SUCCESS;
+  return on_device(function, [&](const Device& device) {
+    auto made = std::make_shared<Stream>(device);
+    Status status = device.create_stream(made->own);
+    if (!status.ok()) return status;
+    void* handle = made->own ? made->own : made.get();
+    *stream = live<Stream>().add(handle, std::move(made));
+    return status;
   });
+}
+
+// Devices know no end of waiting but that of the work: so it is asked for, again and again.
+aclError wait_for(const char* function, aclrtStream stream, std::chrono::milliseconds timeout) {
+  const Device* device = find_device(function);
+  if (!device) return ACL_ERROR_RT_NO_DEVICE;
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    bool complete = false;
+    if (aclError status = answer(function, device->query_stream(stream, complete))) return status;
+    if (complete) return ACL_SUCCESS;
+    if (std::chrono::steady_clock::now() >= end) {
+      return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "EE9999: %s: not complete after %lld ms",
+                  function, static_cast<long long>(timeout.count()));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 }  // namespace
@@ -34,6 +65,7 @@ aclError check_stream(const char* function, const void* stream) {
 }  // namespace normgrad::acl
 
 using namespace normgrad::acl;
+using normgrad::Status;
 
 extern "C" {
 
@@ -52,21 +84,38 @@ aclError aclrtDestroyStream(aclrtStream stream) {
   return live<Stream>().remove(stream) ? ACL_SUCCESS : stale(__func__, "stream", stream);
 }
 
-aclError aclrtSynchronizeStream(aclrtStream stream) { return check_stream(__func__, stream); }
+aclError aclrtSynchronizeStream(aclrtStream stream) {
+  if (aclError status = check_stream(__func__, stream)) return status;
+  return on_device(__func__,
+                   [&](const Device& device) { return device.synchronize_stream(stream); });
+}
 
 aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout) {
   if (timeout < -1) {
     return fail(ACL_ERROR_RT_PARAM_INVALID, "EE1001: %s: timeout is %d, expected -1 or more",
                 __func__, static_cast<int>(timeout));
   }
-  return check_stream(__func__, stream);
+  if (aclError status = check_stream(__func__, stream)) return status;
+  const char* function = __func__;
+  if (timeout == -1) {
+    return on_device(function,
+                     [&](const Device& device) { return device.synchronize_stream(stream); });
+  }
+  return guarded(function,
+                 [&] { return wait_for(function, stream, std::chrono::milliseconds(timeout)); });
 }
 
 aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
   if (!status) return null_pointer(__func__, "status");
   if (aclError refusal = check_stream(__func__, stream)) return refusal;
-  *status = ACL_STREAM_STATUS_COMPLETE;
-  return ACL_SUCCESS;
+  return on_device(__func__, [&](const Device& device) {
+    bool complete = false;
+    Status queried = device.query_stream(stream, complete);
+    if (queried.ok()) {
+      *status = complete ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
+    }
+    return queried;
+  });
 }
 
 }  // extern "C"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "error.hpp"
+#include "kinds/device.hpp"
 #include "kinds/operator_kind.hpp"
 #include "normgrad/tensor.hpp"
 
@@ -78,7 +79,7 @@ Plan plan(const Invocation& invocation, Call call, const Produced& produced,
     if (produced[i] || !any) call.*outputs[i] = native(invocation.outputs[i]);
   }
   Plan made;
-  const Status status = Plan::create(call, Device::kCpu, made);
+  const Status status = Plan::create(call, device(), made);
   if (!status.ok()) refuse(invocation, "", status.message());
   return any ? made : Plan();
 }

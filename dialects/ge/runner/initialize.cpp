@@ -5,19 +5,30 @@
 #include "error.hpp"
 #include "ge/ge_api.h"
 #include "runner/engine.hpp"
+#include "runner/gpu.hpp"
 
 namespace normgrad::graph_mode {
 namespace {
 
 std::atomic<uint64_t> g_epoch{0};
 std::atomic<uint64_t> g_last_epoch{0};
+std::atomic<int> g_gpu{-1};
 constinit std::mutex g_mutex;
+
+int gpu_in(const Options& options) {
+  const auto found = options.find(::ge::OPTION_EXEC_DEVICE_ID);
+  return found == options.end() ? -1 : parse_gpu(found->second.GetString());
+}
 
 uint32_t initialize(const Options& options) {
   return guard([&] {
     check_options("GEInitialize", options);
+    const int gpu = gpu_in(options);
     const std::lock_guard<std::mutex> lock(g_mutex);
-    if (g_epoch == 0) g_epoch = ++g_last_epoch;
+    if (g_epoch == 0) {
+      g_gpu = gpu;
+      g_epoch = ++g_last_epoch;
+    }
     return ::ge::SUCCESS;
   });
 }
@@ -36,6 +47,11 @@ void check_options(const char* function, const Options& options) {
     if (key == ::ge::OPTION_EXEC_DEVICE_ID || key == ::ge::OPTION_GRAPH_RUN_MODE) continue;
     add_warning((std::string(function) + ": option '" + key.GetString() + "' is ignored").c_str());
   }
+}
+
+int gpu_of(const Options& options) {
+  const int gpu = gpu_in(options);
+  return gpu >= 0 ? gpu : g_gpu.load();
 }
 
 uint64_t current_epoch() noexcept { return g_epoch; }

@@ -21,7 +21,7 @@ constexpr std::align_val_t kAlignment{64};
 
 void free_memory(uint8_t* memory) { ::operator delete(memory, kAlignment); }
 
-std::unique_ptr<uint8_t, void (*)(uint8_t*)> allocate(size_t bytes) {
+Memory allocate(size_t bytes) {
   return {static_cast<uint8_t*>(::operator new(bytes, kAlignment)), free_memory};
 }
 
@@ -46,6 +46,16 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+// The GPU's memory goes with the GPU selected; where that cannot be, the process is about to end.
+LoadedGraph::~LoadedGraph() {
+  if (gpu_ < 0) return;
+  try {
+    const SelectGpu selected(gpu_);
+    arena_.reset();
+  } catch (const std::exception&) {  // nobody is left to be told
+  }
+}
+
 void LoadedGraph::check_graph() {
   if (order_) return;
   std::vector<int> order = execution_order(graph_);
@@ -68,7 +78,7 @@ void LoadedGraph::compile() {
   }
   key_.clear();
   for (const TensorDesc& feed : feeds) append(feed, key_);
-  if (!programs_.count(key_)) remember(graph_mode::compile(graph_, *order_, feeds));
+  if (!programs_.count(key_)) remember(feeds);
 }
 
 void LoadedGraph::compile_for(const Tensors& inputs) {
@@ -105,7 +115,7 @@ void LoadedGraph::check_inputs(const Tensors& inputs) {
   }
 }
 
-Program& LoadedGraph::program_for(const Tensors& inputs) {
+LoadedGraph::Compiled& LoadedGraph::program_for(const Tensors& inputs) {
   check_graph();
   check_inputs(inputs);
   key_.clear();
@@ -114,18 +124,22 @@ Program& LoadedGraph::program_for(const Tensors& inputs) {
   if (found != programs_.end()) return found->second;
   Descs feeds;
   for (const Tensor& input : inputs) feeds.push_back(input.GetTensorDesc());
-  return remember(graph_mode::compile(graph_, *order_, feeds));
+  return remember(feeds);
 }
 
-Program& LoadedGraph::remember(Program program) {
-  if (program.arena_size > arena_size_) {
-    arena_ = allocate(program.arena_size);
-    arena_size_ = program.arena_size;
+LoadedGraph::Compiled& LoadedGraph::remember(const Descs& feeds) {
+  const SelectGpu selected(gpu_);
+  Compiled compiled = {graph_mode::compile(graph_, *order_, feeds), {}};
+  if (gpu_ >= 0) compiled.layout = lay_out(compiled.program, graph_, feeds);
+  const size_t bytes = gpu_ >= 0 ? compiled.layout.size : compiled.program.arena_size;
+  if (bytes > arena_size_) {
+    arena_ = gpu_ >= 0 ? allocate_on_gpu(bytes) : allocate(bytes);
+    arena_size_ = bytes;
   }
   feed_pointers_.resize(graph_.feeds.size());
   output_pointers_.resize(graph_.outputs.size());
   if (programs_.size() >= kMaxPrograms) programs_.clear();
-  return programs_.emplace(key_, std::move(program)).first->second;
+  return programs_.emplace(key_, std::move(compiled)).first->second;
 }
 
 void LoadedGraph::refuse_output(size_t i, const std::string& reason) const {
@@ -172,7 +186,8 @@ void LoadedGraph::check_apart(const Tensors& inputs, const Tensors& outputs) con
 
 void LoadedGraph::run(const Tensors& inputs, Tensors& outputs, bool in_place) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Program& program = program_for(inputs);
+  const Compiled& compiled = program_for(inputs);
+  const Program& program = compiled.program;
   if (in_place && !outputs.empty() && outputs.size() != graph_.outputs.size()) {
     refuse("graph '" + graph_.name + "': expected " + std::to_string(graph_.outputs.size()) +
            " output tensors or none, got " + std::to_string(outputs.size()));
@@ -186,7 +201,12 @@ void LoadedGraph::run(const Tensors& inputs, Tensors& outputs, bool in_place) {
   }
   if (in_place) check_apart(inputs, made);
   for (size_t i = 0; i < inputs.size(); ++i) feed_pointers_[i] = inputs[i].GetData();
-  graph_mode::run(program, graph_, feed_pointers_, output_pointers_, arena_.get());
+  if (gpu_ >= 0) {
+    const SelectGpu selected(gpu_);
+    run_on_gpu(program, compiled.layout, graph_, feed_pointers_, output_pointers_, arena_.get());
+  } else {
+    graph_mode::run(program, graph_, feed_pointers_, output_pointers_, arena_.get());
+  }
   for (size_t i = 0; in_place && i < made.size(); ++i) {
     (void)made[i].SetTensorDesc(program.outputs[i]);
   }

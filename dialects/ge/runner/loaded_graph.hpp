@@ -11,7 +11,7 @@
 
 #include "graph/snapshot.hpp"
 #include "graph/tensor.h"
-#include "runner/program.hpp"
+#include "runner/gpu.hpp"
 
 namespace normgrad::graph_mode {
 
@@ -21,7 +21,9 @@ using Tensors = std::vector<::ge::Tensor>;
 // threads: runs follow each other, because they share the arena.
 class LoadedGraph {
  public:
-  explicit LoadedGraph(Snapshot graph) : graph_(std::move(graph)) {}
+  // gpu: where it runs and has its memory; -1 for the CPU.
+  LoadedGraph(Snapshot graph, int gpu) : graph_(std::move(graph)), gpu_(gpu) {}
+  ~LoadedGraph();
 
   // For the shapes that the program stated; where they are not known only the graph is checked.
   void compile();
@@ -38,20 +40,25 @@ class LoadedGraph {
 
  private:
   using Key = std::vector<int64_t>;
+  struct Compiled {
+    Program program;
+    GpuLayout layout;  // empty on the CPU
+  };
 
   void check_graph();
-  Program& program_for(const Tensors& inputs);
+  Compiled& program_for(const Tensors& inputs);
   void check_inputs(const Tensors& inputs);
-  Program& remember(Program program);
+  Compiled& remember(const Descs& feeds);
   [[noreturn]] void refuse_output(size_t i, const std::string& reason) const;
   ::ge::Tensor output_tensor(const Program& program, size_t i, const Tensors& given) const;
   void check_apart(const Tensors& inputs, const Tensors& outputs) const;
 
   const Snapshot graph_;
+  const int gpu_;
   std::mutex mutex_;
   std::optional<std::vector<int>> order_;  // once the graph is checked
-  std::map<Key, Program> programs_;        // by the types, formats and shapes of the feeds
-  std::unique_ptr<uint8_t, void (*)(uint8_t*)> arena_{nullptr, nullptr};
+  std::map<Key, Compiled> programs_;       // by the types, formats and shapes of the feeds
+  Memory arena_{nullptr, nullptr};
   size_t arena_size_ = 0;
   // Kept from run to run, so that running allocates nothing but the tensors of outputs.
   Key key_;

@@ -4,6 +4,7 @@
 
 #include "error.hpp"
 #include "ge/ge_api.h"
+#include "kinds/device.hpp"
 #include "runner/async_queue.hpp"
 #include "runner/engine.hpp"
 #include "runner/loaded_graph.hpp"
@@ -13,6 +14,9 @@ namespace ge {
 using normgrad::graph_mode::AsyncQueue;
 using normgrad::graph_mode::check_options;
 using normgrad::graph_mode::current_epoch;
+using normgrad::graph_mode::current_gpu;
+using normgrad::graph_mode::device;
+using normgrad::graph_mode::gpu_of;
 using normgrad::graph_mode::guard;
 using normgrad::graph_mode::LoadedGraph;
 using normgrad::graph_mode::refuse;
@@ -25,6 +29,7 @@ struct SessionImpl {
   uint64_t id = 0;
   uint64_t epoch = 0;   // of the engine when the session was made
   std::string problem;  // why the session cannot be used
+  int gpu = -1;         // of the options
   std::mutex mutex;     // of graphs
   std::map<uint32_t, LoadedGraphPtr> graphs;
   AsyncQueue queue;  // last, so that its jobs are done before anything else goes
@@ -35,6 +40,7 @@ struct SessionImpl {
       epoch = current_epoch();
       if (epoch == 0) refuse("E10062: Session: the engine is not initialized; call GEInitialize");
       check_options("Session", options);
+      gpu = gpu_of(options);
       id = ++count;
       return SUCCESS;
     });
@@ -72,7 +78,9 @@ struct SessionImpl {
       refuse("AddGraph: graph " + std::to_string(graph_id) +
              " has no inputs; give it some with SetInputs");
     }
-    auto loaded = std::make_shared<LoadedGraph>(take_snapshot(graph));
+    const bool on_gpu = device() == normgrad::Device::kCuda;
+    const int place = !on_gpu ? -1 : gpu >= 0 ? gpu : current_gpu();
+    auto loaded = std::make_shared<LoadedGraph>(take_snapshot(graph), place);
     const std::lock_guard<std::mutex> lock(mutex);
     if (!graphs.emplace(graph_id, std::move(loaded)).second) {
       refuse("AddGraph: the session has a graph " + std::to_string(graph_id) + " already");

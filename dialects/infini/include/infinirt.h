@@ -1,7 +1,9 @@
-/* The runtime: devices, streams, events and memory. Every call acts on the calling thread's current
- * device, which is CPU 0 until infinirtSetDevice. A null pointer where an address is needed gives
- * INFINI_STATUS_NULL_POINTER; a current device that is not in this build gives
- * INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED. On the CPU all work is complete when the call returns.
+/* The runtime: devices, streams, events, memory and graphs. Every call acts on the calling thread's
+ * current device, which is CPU 0 until infinirtSetDevice. A null pointer where an address is needed
+ * gives INFINI_STATUS_NULL_POINTER; a current device that is not there gives
+ * INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED, or INFINI_STATUS_DEVICE_NOT_FOUND if others of its type
+ * are. On the CPU all work is complete when the call returns. On NVIDIA GPUs streams, events and
+ * graphs are CUDA's, and what CUDA refuses is INFINI_STATUS_INTERNAL_ERROR.
  */
 #ifndef INFINIRT_H
 #define INFINIRT_H
@@ -18,7 +20,7 @@ typedef void *infinirtGraphExec_t;
 
 __INFINI_C __export infiniStatus_t infinirtInit(void);
 
-/* Types that are not in this build have 0 devices. */
+/* Types that are not in this build or not in this machine have 0 devices. */
 __INFINI_C __export infiniStatus_t infinirtGetDeviceCount(infiniDevice_t device, int *count_ptr);
 
 /* The library writes nine counts, CPU to HYGON: programs built when INFINI_DEVICE_TYPE_COUNT was 9
@@ -44,7 +46,7 @@ __INFINI_C __export infiniStatus_t infinirtGetDevice(infiniDevice_t *device_ptr,
 
 __INFINI_C __export infiniStatus_t infinirtDeviceSynchronize(void);
 
-/* Streams. The CPU's only stream is NULL. */
+/* Streams. The CPU's only stream is NULL; a GPU's NULL is CUDA's legacy default stream. */
 
 __INFINI_C __export infiniStatus_t infinirtStreamCreate(infinirtStream_t *stream_ptr);
 __INFINI_C __export infiniStatus_t infinirtStreamDestroy(infinirtStream_t stream);
@@ -72,11 +74,12 @@ __INFINI_C __export infiniStatus_t infinirtEventQuery(infinirtEvent_t event,
 __INFINI_C __export infiniStatus_t infinirtEventSynchronize(infinirtEvent_t event);
 __INFINI_C __export infiniStatus_t infinirtEventDestroy(infinirtEvent_t event);
 
-/* Milliseconds between two recorded events; BAD_PARAM if one of them has not been recorded. */
+/* Milliseconds between two recorded events; on the CPU BAD_PARAM if one of them has not been
+ * recorded. */
 __INFINI_C __export infiniStatus_t infinirtEventElapsedTime(float *ms_ptr, infinirtEvent_t start,
                                                             infinirtEvent_t end);
 
-/* Memory. CPU memory is aligned to 64 bytes; a size of 0 succeeds. */
+/* Memory. CPU memory is aligned to 64 bytes; a size of 0 succeeds, and gives NULL on GPUs. */
 
 typedef enum {
   INFINIRT_MEMCPY_H2H = 0,
@@ -117,7 +120,7 @@ typedef enum {
 typedef struct {
   infiniDevice_t device_type;
   int device_id;
-  uint64_t valid_fields; /* the CPU knows the memory fields only; the others are 0 */
+  uint64_t valid_fields; /* the memory fields only; the others are 0 */
   uint64_t estimated_fields;
   size_t free_bytes;
   size_t total_bytes;
@@ -133,7 +136,7 @@ typedef struct {
 __INFINI_C __export infiniStatus_t infinirtGetDeviceResourceSnapshot(
     infiniDevice_t device, int device_id, infinirtDeviceResourceSnapshot_t *snapshot);
 
-/* Graphs. The CPU has none: DEVICE_TYPE_NOT_SUPPORTED. */
+/* Graphs. The CPU has none: DEVICE_TYPE_NOT_SUPPORTED. A GPU's NULL stream cannot be captured. */
 
 typedef enum {
   INFINIRT_STREAM_CAPTURE_MODE_GLOBAL = 0,

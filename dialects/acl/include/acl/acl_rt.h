@@ -40,8 +40,8 @@ ACL_FUNC_VISIBILITY aclError aclFinalizeReference(uint64_t *refCount);
  * answers null. The text stays valid until the thread's next call. */
 ACL_FUNC_VISIBILITY const char *aclGetRecentErrMsg(void);
 
-/* Devices. The environment variable NORMGRAD_ACL_DEVICE chooses what is behind them: cpu or cuda.
- */
+/* Devices. The environment variable NORMGRAD_ACL_DEVICE chooses what is behind them: cpu, which it
+ * also is without the variable, or cuda, whose GPUs are numbered from 0. */
 
 typedef enum aclrtRunMode { ACL_DEVICE = 0, ACL_HOST = 1 } aclrtRunMode;
 
@@ -58,7 +58,7 @@ ACL_FUNC_VISIBILITY aclError aclrtGetDeviceCount(uint32_t *count);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeDevice(void);
 ACL_FUNC_VISIBILITY aclError aclrtGetRunMode(aclrtRunMode *runMode);
 
-/* "NormGrad-CPU"; null where there is no device. */
+/* "NormGrad-CPU" or "NormGrad-CUDA"; null where there is no device. */
 ACL_FUNC_VISIBILITY const char *aclrtGetSocName(void);
 
 /* Contexts. A new one becomes the thread's current one. */
@@ -98,13 +98,14 @@ typedef enum aclrtStreamStatus {
 
 ACL_FUNC_VISIBILITY aclError aclrtCreateStream(aclrtStream *stream);
 
-/* Priority and flag are hints; the CPU has no use for them. */
+/* Priority and flag are hints; nothing here has a use for them. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t priority,
                                                          uint32_t flag);
 ACL_FUNC_VISIBILITY aclError aclrtDestroyStream(aclrtStream stream);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeStream(aclrtStream stream);
 
-/* timeout in milliseconds; -1: as long as it takes. */
+/* timeout in milliseconds; -1: as long as it takes. ACL_ERROR_RT_STREAM_SYNC_TIMEOUT if the stream
+ * is not done by then. */
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout);
 ACL_FUNC_VISIBILITY aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus *status);
 ACL_FUNC_VISIBILITY aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event);

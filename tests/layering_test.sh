@@ -10,7 +10,7 @@ broken=0
 refuse() {
   local rule=$1 pattern=$2 found
   shift 2
-  found=$(grep -rnP --include='*.[ch]' --include='*.[ch]pp' -- "$pattern" "$@" || true)
+  found=$(grep -rnP --include='*.[ch]' --include='*.[ch]pp' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" || true)
   [[ -n $found ]] || return 0
   printf '%s:\n%s\n' "$rule" "$found" >&2
   broken=1

@@ -41,7 +41,8 @@ Status describe(int id, DeviceInfo& info) {
   if (error == cudaSuccess) error = cudaDriverGetVersion(&driver);
   if (error == cudaSuccess) error = cudaRuntimeGetVersion(&runtime);
   if (error == cudaSuccess) error = cudaGetDevice(&current);
-  if (error == cudaSuccess) error = cudaSetDevice(id);  // cudaMemGetInfo asks the current one
+  // cudaMemGetInfo asks the current one, and selecting a device opens it.
+  if (error == cudaSuccess && id != current) error = cudaSetDevice(id);
   if (error != cudaSuccess) return status_of(error, "cudaGetDeviceProperties");
   DeviceInfo found = {properties.name,
                       version_of(driver),
@@ -50,8 +51,10 @@ Status describe(int id, DeviceInfo& info) {
                       properties.multiProcessorCount,
                       static_cast<size_t>(properties.l2CacheSize)};
   error = cudaMemGetInfo(&found.free_bytes, &found.total_bytes);
-  const cudaError_t restored = cudaSetDevice(current);
-  if (error == cudaSuccess) error = restored;
+  if (id != current) {
+    const cudaError_t restored = cudaSetDevice(current);
+    if (error == cudaSuccess) error = restored;
+  }
   if (error == cudaSuccess) info = found;
   return status_of(error, "cudaMemGetInfo");
 }

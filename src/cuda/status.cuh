@@ -16,7 +16,10 @@ inline Status status_of(cudaError_t error, const char* what) {
   (void)cudaGetLastError();
   const bool absent = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice ||
                       error == cudaErrorInvalidDevice || error == cudaErrorNoKernelImageForDevice;
-  return {absent ? Code::kUnsupportedDevice : Code::kInternal,
+  const bool bad = error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle;
+  return {absent ? Code::kUnsupportedDevice
+          : bad  ? Code::kBadArgument
+                 : Code::kInternal,
           std::string(what) + ": " + cudaGetErrorString(error)};
 }
 

@@ -153,7 +153,9 @@ using Runner = std::function<Status(const Call& call, const Buffers& buffers)>;
 // misaligned, full of NaN and has red zones; a write outside it is reported as kInternal.
 Status run_native(const Call& call, const Buffers& buffers);
 
-// The same with the data of an instance on any device.
+// The same with the data of an instance on any device; on a GPU also as the replay of a graph,
+// which was captured on another stream while the data were not there yet.
 Status run_on(Instance& instance, Device device);
+Status run_in_graph(Instance& instance);
 
 }  // namespace normgrad::reference

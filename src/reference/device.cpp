@@ -70,7 +70,25 @@ void require(const Status& status) {
   if (!status.ok()) throw Error(status);
 }
 
-Status run_on_gpu(Instance& instance) try {
+// Captures what `queue` queues on a stream, then `prepare`s and replays it.
+template <class Queue, class Prepare>
+void replay(const Queue& queue, const Prepare& prepare) {
+  void *stream = nullptr, *graph = nullptr, *executable = nullptr;
+  require(cuda::create_stream(stream));
+  require(cuda::begin_capture(stream, cuda::CaptureMode::kGlobal));
+  const Status queued = queue(stream);
+  require(cuda::end_capture(stream, graph));
+  require(queued);
+  require(cuda::instantiate(graph, executable));
+  prepare();
+  require(cuda::launch(executable, stream));
+  require(cuda::synchronize_stream(stream));
+  require(cuda::destroy_executable(executable));
+  require(cuda::destroy_graph(graph));
+  require(cuda::destroy_stream(stream));
+}
+
+Status run_on_gpu(Instance& instance, bool in_graph) try {
   const Plan plan =
       std::visit([](const auto& call) { return Plan(call, Device::kCuda); }, instance.call());
   const size_t size = plan.workspace_size();
@@ -83,15 +101,24 @@ Status run_on_gpu(Instance& instance) try {
 
   DeviceMemory device;
   require(device.allocate(bytes));
-  for (const Mirror& mirror : mirrors) {
-    require(cuda::copy(device.data() + mirror.offset, mirror.host.data(), mirror.host.size()));
-  }
+  const auto copy_in = [&] {
+    for (const Mirror& mirror : mirrors) {
+      require(cuda::copy(device.data() + mirror.offset, mirror.host.data(), mirror.host.size()));
+    }
+  };
   const Buffers buffers = translate(instance.buffers(), mirrors, device.data());
-  const Status executed =
-      plan.execute(buffers, device.data() + mirrors.back().offset + start, size);
-  const Status finished = cuda::synchronize();
-  require(executed);
-  require(finished);
+  const auto execute = [&](void* stream) {
+    return plan.execute(buffers, device.data() + mirrors.back().offset + start, size, stream);
+  };
+  if (in_graph) {
+    replay(execute, copy_in);
+  } else {
+    copy_in();
+    const Status executed = execute(nullptr);
+    const Status finished = cuda::synchronize();
+    require(executed);
+    require(finished);
+  }
   for (const Mirror& mirror : mirrors) {
     require(cuda::copy(mirror.host.data(), device.data() + mirror.offset, mirror.host.size()));
   }
@@ -107,8 +134,10 @@ Status run_on_gpu(Instance& instance) try {
 }  // namespace
 
 Status run_on(Instance& instance, Device device) {
-  return device == Device::kCuda ? run_on_gpu(instance)
+  return device == Device::kCuda ? run_on_gpu(instance, /*in_graph=*/false)
                                  : run_native(instance.call(), instance.buffers());
 }
+
+Status run_in_graph(Instance& instance) { return run_on_gpu(instance, /*in_graph=*/true); }
 
 }  // namespace normgrad::reference

@@ -1,0 +1,148 @@
+// The kernels of the GPU: each on shapes outside its home, and the same bits in any surroundings.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "normgrad/cuda.hpp"
+#include "normgrad/info.hpp"
+#include "reference/cases.hpp"
+
+namespace normgrad {
+namespace {
+
+using reference::Case;
+using reference::Instance;
+using reference::Op;
+
+class CudaKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no device";
+  }
+};
+
+// Runs a case and returns the hash of its outputs, which it checks.
+uint64_t run(const Case& each, uint64_t seed = 1) {
+  Instance instance(each, seed);
+  const Status status = reference::run_on(instance, Device::kCuda);
+  EXPECT_TRUE(status.ok()) << each.name << ": " << status.message();
+  const Instance::Report report = instance.check();
+  EXPECT_TRUE(report.ok) << each.name << ": " << report.why;
+  return instance.hash();
+}
+
+Case make_case(Op op, std::vector<int64_t> shape, DType dtype) {
+  Case each;
+  each.op = op;
+  each.shape = std::move(shape);
+  each.data = each.gamma = each.params = dtype;
+  each.statistics = op == Op::kLayerNorm ? Statistics::kMeanRstd : Statistics::kMeanVariance;
+  each.name = std::string(name_of(op)) + " " + name_of(dtype);
+  return each;
+}
+
+// One of each kernel: tiny, short, medium and long rows, rows of odd length, channels of each kind.
+std::vector<Case> some_cases() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+      for (const std::vector<int64_t>& shape :
+           {std::vector<int64_t>{3000, 24}, {700, 256}, {300, 1000}, {70, 4095}, {40, 20000}}) {
+        cases.push_back(make_case(op, shape, dtype));
+      }
+    }
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{8, 70, 49}, {16, 3, 3136}, {2, 4, 30000}, {700, 96, 1}}) {
+      cases.push_back(make_case(Op::kBatchNorm, shape, dtype));
+    }
+  }
+  return cases;
+}
+
+TEST_F(CudaKernels, SameBitsOnEveryRun) {
+  for (const Case& each : some_cases()) {
+    const uint64_t hash = run(each);
+    for (int i = 0; i < 50; ++i) ASSERT_EQ(run(each), hash) << each.name;
+  }
+}
+
+TEST_F(CudaKernels, SameBitsAtEveryAlignment) {
+  for (Case each : some_cases()) {
+    const uint64_t hash = run(each);
+    for (const int offset : {1, 2, 3, 4, 7, 8, 31}) {
+      each.offset = offset;
+      ASSERT_EQ(run(each), hash) << each.name << " offset " << offset;
+    }
+  }
+}
+
+TEST_F(CudaKernels, SameBitsInPlace) {
+  for (Case each : some_cases()) {
+    const uint64_t hash = run(each);
+    for (const auto in_place : {reference::InPlace::kDy, reference::InPlace::kX}) {
+      each.in_place = in_place;
+      ASSERT_EQ(run(each), hash) << each.name;
+    }
+  }
+}
+
+// A row of dx must not know how many others there are.
+TEST_F(CudaKernels, RowsKnowNothingOfEachOther) {
+  for (const int64_t cols : {24, 256, 1000, 4096, 20000}) {
+    Case many = make_case(Op::kLayerNorm, {300, cols}, DType::kBF16);
+    many.want_dgamma = many.want_dbeta = false;
+    Instance all(many);
+    ASSERT_TRUE(reference::run_on(all, Device::kCuda).ok());
+    Case one = many;
+    one.shape = {1, cols};
+    Instance first(one);  // its data differ: take those of the other's first row
+    const auto bytes = static_cast<size_t>(cols) * size_of(one.data);
+    const auto take = [](const void* to, const void* from, size_t count) {
+      std::memcpy(const_cast<void*>(to), from, count);
+    };
+    take(first.buffers().x, all.buffers().x, bytes);
+    take(first.buffers().dy, all.buffers().dy, bytes);
+    take(first.buffers().gamma, all.buffers().gamma, bytes);
+    take(first.buffers().mean, all.buffers().mean, sizeof(float));
+    take(first.buffers().spread, all.buffers().spread, sizeof(float));
+    ASSERT_TRUE(reference::run_on(first, Device::kCuda).ok());
+    EXPECT_EQ(std::memcmp(first.buffers().dx, all.buffers().dx, bytes), 0) << cols;
+  }
+}
+
+// Execute allocates nothing and waits for nothing: a graph of it, replayed on new data, is right.
+TEST_F(CudaKernels, RunInGraphs) {
+  for (const Case& each : some_cases()) {
+    Instance instance(each);
+    const Status status = reference::run_in_graph(instance);
+    ASSERT_TRUE(status.ok()) << each.name << ": " << status.message();
+    const Instance::Report report = instance.check();
+    EXPECT_TRUE(report.ok) << each.name << ": " << report.why;
+  }
+}
+
+// What NORMGRAD_IMPL can force: everything it takes is right, on shapes that are not its own too.
+TEST_F(CudaKernels, EachKernelOnEveryShape) {
+  int taken = 0;
+  for (const Implementation& each : implementations()) {
+    if (each.device != Device::kCuda || each.name == "cuda:auto") continue;
+    setenv("NORMGRAD_IMPL", each.name.c_str(), 1);
+    for (const Case& one : some_cases()) {
+      Instance instance(one);
+      const Status status = reference::run_on(instance, Device::kCuda);
+      if (status.code() == Code::kUnsupportedDevice) continue;  // too large for it
+      ASSERT_TRUE(status.ok()) << each.name << ", " << one.name << ": " << status.message();
+      const Instance::Report report = instance.check();
+      EXPECT_TRUE(report.ok) << each.name << ", " << one.name << ": " << report.why;
+      ++taken;
+    }
+    unsetenv("NORMGRAD_IMPL");
+  }
+  EXPECT_GT(taken, 100);
+}
+
+}  // namespace
+}  // namespace normgrad

@@ -187,7 +187,7 @@ TEST_F(BenchCommand, WrongCallsSayWhy) {
     int exit_code;
     std::string reason;
   } cases[] = {
-      {"--device cuda", 1, "--device: expected cpu"},
+      {"--device cuda --against torch", 1, "--against: expected --device cpu"},
       {"--shapes " + path("wrong"), 1, path("wrong") + ":2: expected rows x columns; got '8'"},
       {"--shapes " + path("absent"), 1, path("absent") + ": cannot open it"},
       {"--shapes " + path("rows") + " --op rms_norm", 1, "--op"},

@@ -1,13 +1,14 @@
 // normgrad info: what this build can do on this machine, and which kernel a shape takes.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <thread>
 
 #include "arguments.hpp"
 #include "calls.hpp"
 #include "commands.hpp"
+#include "gpu_operands.hpp"
 #include "machine.hpp"
+#include "normgrad/cuda.hpp"
 #include "normgrad/normgrad.hpp"
 #include "table.hpp"
 
@@ -22,12 +23,16 @@ void print_machine() {
   fmt::print("NormGrad {}\n\n", version());
   fmt::print("devices\n");
   fmt::print("  cpu   {}, {} threads\n", cpu_model(), std::thread::hardware_concurrency());
-  const std::vector<Implementation> all = implementations();
-  const bool cuda = std::any_of(all.begin(), all.end(),
-                                [](const auto& each) { return each.device == Device::kCuda; });
-  fmt::print("  cuda  {}\n", cuda ? "yes" : "not in this build");
+  const int gpus = cuda::device_count();
+  if (gpus == 0) fmt::print("  cuda  none\n");
+  for (int id = 0; id < gpus; ++id) {
+    cuda::DeviceInfo gpu;
+    require(cuda::describe(id, gpu));
+    fmt::print("  cuda  {}, {} multiprocessors, {} MB, driver {}\n", gpu.name, gpu.multiprocessors,
+               gpu.total_bytes >> 20, gpu.driver);
+  }
   fmt::print("\nimplementations, best first (NORMGRAD_IMPL=name forces one)\n");
-  for (const Implementation& each : all) fmt::print("  {}\n", each.name);
+  for (const Implementation& each : implementations()) fmt::print("  {}\n", each.name);
   fmt::print("\n");
 }
 

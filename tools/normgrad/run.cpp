@@ -10,6 +10,8 @@
 
 #include "arguments.hpp"
 #include "commands.hpp"
+#include "gpu_operands.hpp"
+#include "normgrad/cuda.hpp"
 #include "normgrad/normgrad.hpp"
 #include "safetensors.hpp"
 
@@ -131,8 +133,17 @@ StoredTensors execute(const RunOptions& options, Call& call, Buffers& buffers) {
   if constexpr (requires { call.dbeta; }) buffers.dbeta = output("dbeta", params, call.dbeta);
 
   const Plan plan(call, options.device);
-  std::vector<std::byte> workspace(plan.workspace_size());
-  plan.run(buffers, workspace.data(), workspace.size());
+  const size_t size = plan.workspace_size();
+  if (options.device == Device::kCuda) {
+    GpuOperands on_gpu(call, buffers);
+    const GpuMemory workspace(static_cast<int64_t>(size));
+    plan.run(on_gpu.buffers(), workspace.get(), size);
+    require(cuda::synchronize());
+    on_gpu.copy_out();
+  } else {
+    std::vector<std::byte> workspace(size);
+    plan.run(buffers, workspace.data(), size);
+  }
   return outputs;
 }
 

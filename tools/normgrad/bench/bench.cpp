@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bench/compare.hpp"
+#include "bench/gpu.hpp"
 #include "bench/measure.hpp"
 #include "bench/print.hpp"
 #include "bench/report.hpp"
@@ -31,7 +32,8 @@ std::vector<BenchCase> cases_of(const BenchOptions& options) {
   if (options.quick) {
     shapes = quick_shapes();
   } else {
-    for (const std::string& file : options.shapes.empty() ? shape_files() : options.shapes) {
+    for (const std::string& file :
+         options.shapes.empty() ? shape_files(options.device) : options.shapes) {
       const std::vector<BenchShape> more = read_shapes(file);
       shapes.insert(shapes.end(), more.begin(), more.end());
     }
@@ -114,6 +116,18 @@ BenchResults run_cases(const BenchOptions& options, const std::vector<BenchCase>
   return results;
 }
 
+BenchResults run_on_gpu(const std::vector<BenchCase>& cases) {
+  Gpu gpu;
+  BenchResults results;
+  results.gpu = gpu.name();
+  ProgressBar bar(cases.size());
+  for (const BenchCase& each : cases) {
+    bar.step(each.name());
+    results.cases.push_back(gpu.run(each));
+  }
+  return results;
+}
+
 // Before minutes are spent on results that cannot be kept. What is in the file stays until then.
 void require_writable(const std::string& path) {
   if (!path.empty() && !std::ofstream(path, std::ios::app)) {
@@ -124,8 +138,8 @@ void require_writable(const std::string& path) {
 }  // namespace
 
 int run_bench(const BenchOptions& options) {
-  if (options.device != Device::kCpu) {
-    throw std::runtime_error("--device: expected cpu; bench does not run on cuda yet");
+  if (options.device == Device::kCuda && !options.against.empty()) {
+    throw std::runtime_error("--against: expected --device cpu; the peers run there only");
   }
   const std::vector<BenchCase> cases = cases_of(options);
   std::optional<nlohmann::json> old_results;
@@ -133,7 +147,8 @@ int run_bench(const BenchOptions& options) {
   require_writable(options.json);
   require_writable(options.html);
 
-  const BenchResults results = run_cases(options, cases);
+  const BenchResults results =
+      options.device == Device::kCuda ? run_on_gpu(cases) : run_cases(options, cases);
   print_results(results);
   const nlohmann::ordered_json document = to_json(results);
   if (!options.json.empty()) write_text(options.json, document.dump(1) + "\n");

@@ -122,7 +122,7 @@ void print_operator(const BenchResults& all, Op op) {
 }  // namespace
 
 void print_results(const BenchResults& results) {
-  fmt::print("NormGrad {} on {}", version(), cpu_model());
+  fmt::print("NormGrad {} on {}", version(), results.gpu.empty() ? cpu_model() : results.gpu);
   const char* before = ", beside";
   for (const auto& [name, number] : results.peers) {
     fmt::print("{} {} {}", before, name, number);
@@ -130,6 +130,13 @@ void print_results(const BenchResults& results) {
   }
   fmt::print("\n\n");
   for (const Op op : kAllOps) print_operator(results, op);
+  if (!results.gpu.empty()) {
+    fmt::print(
+        "time   median of 31 replays of a graph with one call, each with an empty L2 cache\n"
+        "limit  a copy on the device of as many bytes, timed alike; GB/s counts every operand "
+        "once\n");
+    return;
+  }
   fmt::print(
       "time   median of a call; GB/s counts every operand once\n"
       "limit  two reads and one write of the same arrays by the same threads, the better of plain\n"

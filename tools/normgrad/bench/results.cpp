@@ -22,9 +22,12 @@ constexpr const char* kBuildType = "release";
 constexpr const char* kBuildType = "debug";
 #endif
 
-std::string implementation_in_use() {
+std::string implementation_in_use(Device device) {
   const char* const forced = std::getenv("NORMGRAD_IMPL");
-  return forced ? forced : implementations().front().name;
+  for (const Implementation& each : implementations()) {
+    if (each.device == device) return forced ? forced : each.name;
+  }
+  return "";
 }
 
 Json context_of(const BenchResults& results) {
@@ -40,9 +43,11 @@ Json context_of(const BenchResults& results) {
       {"library_build_type", kBuildType},
       {"cpu_model", cpu_model()},
       {"normgrad_version", version()},
-      {"normgrad_implementation", implementation_in_use()},
+      {"normgrad_implementation",
+       implementation_in_use(results.gpu.empty() ? Device::kCpu : Device::kCuda)},
       {"peers", results.peers},
   };
+  if (!results.gpu.empty()) context["gpu"] = results.gpu;
   for (const Cache& each : caches()) {
     context["caches"].push_back({{"type", each.type},
                                  {"level", each.level},

@@ -37,6 +37,7 @@ struct BenchResults {
   std::vector<BenchResult> cases;
   std::map<std::string, std::string> peers;  // name and version
   std::map<std::string, int> absences;       // why a peer did not compete, and in how many cases
+  std::string gpu = {};  // its name, if the cases ran on one; their limit is then a copy there
 };
 
 nlohmann::ordered_json to_json(const BenchResults& results);

@@ -89,10 +89,11 @@ std::vector<BenchShape> read_shapes(const std::string& path) {
 }
 
 // In a folder beside the tool, or in share once installed.
-std::vector<std::string> shape_files() {
+std::vector<std::string> shape_files(Device device) {
   std::vector<std::string> files;
   for (const char* folder : {"shapes", NORMGRAD_SHAPES_FOLDER}) {
-    const auto path = (std::filesystem::path(program_folder()) / folder).lexically_normal();
+    auto path = (std::filesystem::path(program_folder()) / folder).lexically_normal();
+    if (device == Device::kCuda) path /= "cuda";
     if (!std::filesystem::is_directory(path)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       if (entry.path().extension() == ".txt") files.push_back(entry.path().string());

@@ -34,8 +34,8 @@ struct BenchCase {
 // Throws std::runtime_error that names the file, the line and what was expected.
 std::vector<BenchShape> read_shapes(const std::string& path);
 
-// The files that come with the tool, by name.
-std::vector<std::string> shape_files();
+// The files for a device that come with the tool, by name.
+std::vector<std::string> shape_files(Device device);
 
 // A few tiny ones of each operator, for `--quick`.
 std::vector<BenchShape> quick_shapes();

@@ -1,0 +1,391 @@
+// BatchNorm backward along the length, large channels: teams of blocks take a channel each, keep it
+// in shared memory between the sums and dx, and take the next. Formulas as in channels_two_pass.cu.
+//
+// 3 elements moved per element (x and dy read, dx written), the least there is.
+//
+// One block per multiprocessor, all at once (a cooperative launch). A channel is cut into chunks of
+// at most 2 KiB of a sample's run; each warp has its share of every channel and a ring of slots for
+// it, which it fills by bulk copies of its own: no barrier between warps anywhere in the loop. A
+// warp adds up the chunks of a channel, then those of the next while the sums travel, then writes
+// dx of the first and refills each slot as it is done with it.
+//
+// The sums of the warps meet in two warps of their own, in turn, which send them to the team and
+// wait for the others: each block has a place per channel in the workspace, holding what no sum can
+// be until the sum is there, so that data and flag come in one trip. They are set to that at the
+// start, under a barrier over the grid that hides behind the first loads.
+//
+// Order of the sums: a unit in float32, then float64: a lane's units, a warp's lanes, a block's
+// warps, the team's blocks. Chunks and teams follow from shape and dtype.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "cuda/async.cuh"
+#include "cuda/channel_sums.cuh"
+#include "cuda/channels.hpp"
+#include "cuda/launch.cuh"
+
+namespace normgrad::cuda {
+namespace {
+
+constexpr int kWarps = 16;    // that sum and write
+constexpr int kCarriers = 2;  // that exchange
+constexpr int kThreads = 32 * (kWarps + kCarriers);
+constexpr int kChunk = 128;              // units of a chunk, at most
+constexpr int kMostSlots = 8;            // of a warp
+constexpr int kRounds = 4;               // channels on their way in a block
+constexpr int kBlocks = 128;             // in all teams together
+constexpr int64_t kShared = 216 * 1024;  // for the slots
+
+// How the channels are dealt out.
+struct Deal {
+  int blocks;  // of a team
+  int teams;
+  int64_t units;   // of a sample's run
+  int64_t chunks;  // of a sample's run
+  int chunk;       // units of a chunk
+  int64_t in_all;  // chunks of a channel
+  int share;       // chunks of a channel that a warp has, at most
+  int slots;       // of a warp
+};
+
+// What a deal costs: the units that each warp goes through, and what is lost between channels. A
+// warp moves about 40 units a microsecond. Sums take 2 to 3 us to travel, but for those of a slice
+// that fits twice nearly nobody waits.
+int64_t cost_of(const Deal& deal, int64_t channels) {
+  const int64_t rounds = (channels + deal.teams - 1) / deal.teams;
+  const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
+  const int64_t lost = deal.slots >= 2 * deal.share ? 15 : deal.slots > deal.share ? 60 : 110;
+  return rounds * (slice + lost) + slice;
+}
+
+// The cheapest deal, or none (blocks = 0) if a channel does not fit on the chip.
+Deal deal_of(const ChannelsProblem& problem) {
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t units = ceil(problem.length, unit);
+  Deal best = {};
+  int64_t least = 0;
+  const int64_t in_sight = ceil(units * problem.samples, int64_t{kBlocks} * kWarps * kChunk);
+  if (units == 0 || in_sight > kMostSlots) return best;
+  for (int blocks = 1; blocks <= kBlocks; ++blocks) {
+    for (int64_t chunks = ceil(units, kChunk); chunks <= 2 * ceil(units, kChunk); ++chunks) {
+      Deal deal = {};
+      deal.blocks = blocks;
+      deal.teams = static_cast<int>(std::min<int64_t>(kBlocks / blocks, problem.channels));
+      deal.units = units;
+      deal.chunk = static_cast<int>(ceil(units, chunks));
+      deal.chunks = ceil(units, deal.chunk);
+      deal.in_all = problem.samples * deal.chunks;
+      const int64_t share = ceil(deal.in_all, int64_t{blocks} * kWarps);
+      deal.slots =
+          static_cast<int>(std::min<int64_t>(kMostSlots, kShared / (kWarps * 2 * 16 * deal.chunk)));
+      if (share > deal.slots) continue;
+      deal.share = static_cast<int>(share);
+      const int64_t cost = cost_of(deal, problem.channels);
+      if (best.blocks == 0 || cost < least) {
+        best = deal;
+        least = cost;
+      }
+    }
+  }
+  return best;
+}
+
+// Whether chunks are copied in bulk: all of them start at multiples of 16 bytes and end so.
+struct Bulk {
+  bool x, dy, dx;
+};
+Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
+  const auto size = static_cast<int64_t>(size_of(problem.dtype));
+  const auto whole = [&](const void* data, const ChannelsProblem::Strides& strides) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides.sample * size % 16 == 0 &&
+           strides.channel * size % 16 == 0 && problem.length * size % 16 == 0;
+  };
+  return {whole(buffers.x, problem.x), whole(buffers.dy, problem.dy),
+          whole(buffers.dx, problem.dx)};
+}
+
+// Neither sum is ever this NaN: those that arithmetic makes are replaced by another.
+constexpr unsigned long long kNothing = ~0ull;
+
+__device__ void send_sum(double* to, double value) {
+  const double sent = isnan(value) ? __longlong_as_double(0x7FF8000000000000ll) : value;
+  asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(to), "l"(__double_as_longlong(sent))
+               : "memory");
+}
+__device__ double receive_sum(const double* from) {
+  unsigned long long bits;
+  do {
+    asm volatile("ld.relaxed.gpu.b64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
+  } while (bits == kNothing);
+  return __longlong_as_double(static_cast<long long>(bits));
+}
+
+// What the warps of a block share.
+struct Board {
+  Barrier full[kWarps][kMostSlots];
+  Barrier summed[kRounds], known[kRounds];
+  Sums sums[kRounds][kWarps];
+  Channel channel[kRounds];
+  Sums scratch[kWarps];
+};
+
+// A block's part in the deal.
+template <class T>
+struct Part {
+  const ChannelsProblem& problem;
+  const Buffers& buffers;
+  const Deal& deal;
+  const Bulk& bulk;
+  Board& board;
+  uint4* slots;
+  int team, rank;
+
+  __device__ int64_t channel_of(int round) const {
+    return team + static_cast<int64_t>(round) * deal.teams;
+  }
+  __device__ int rounds() const {
+    return static_cast<int>((problem.channels - team + deal.teams - 1) / deal.teams);
+  }
+};
+
+// A piece of a sample's run.
+struct Piece {
+  int64_t sample = 0;
+  int64_t first = 0;  // unit
+  int units = 0;
+};
+
+template <class T>
+struct Worker : Part<T> {
+  int warp, lane;
+
+  __device__ Worker(const Part<T>& part) : Part<T>(part) {
+    warp = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+  }
+
+  __device__ Piece piece(int index) const {
+    const int64_t chunk = static_cast<int64_t>(index) * this->deal.blocks * kWarps + this->rank +
+                          this->deal.blocks * warp;
+    if (chunk >= this->deal.in_all) return {};
+    const int64_t sample = chunk / this->deal.chunks;
+    const int64_t first = (chunk - sample * this->deal.chunks) * this->deal.chunk;
+    const int64_t left = this->deal.units - first;
+    return {sample, first, left < this->deal.chunk ? static_cast<int>(left) : this->deal.chunk};
+  }
+  __device__ uint4* slot(int turn) const {
+    return this->slots + (warp * this->deal.slots + turn % this->deal.slots) * 2 * this->deal.chunk;
+  }
+  __device__ int count(const Piece& p, int unit) const {
+    const int64_t left = this->problem.length - (p.first + unit) * kUnit<T>;
+    return left < kUnit<T> ? static_cast<int>(left) : kUnit<T>;
+  }
+  template <class U>
+  __device__ U* at(U* data, const ChannelsProblem::Strides& strides, int64_t c,
+                   const Piece& p) const {
+    return data + c * strides.channel + p.sample * strides.sample + p.first * kUnit<T>;
+  }
+
+  // Fills the slot of a turn: by a bulk copy, or by what each lane will look at.
+  __device__ void load(int turn) const {
+    const Piece p = piece(turn % this->deal.share);
+    const int64_t c = this->channel_of(turn / this->deal.share);
+    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, c, p);
+    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, c, p);
+    uint4* x_slot = slot(turn);
+    uint4* dy_slot = x_slot + this->deal.chunk;
+    Barrier* full = &this->board.full[warp][turn % this->deal.slots];
+    if (lane == 0) {
+      const uint32_t bytes = 16 * p.units;
+      expect_bytes(full, bytes * (this->bulk.x + this->bulk.dy));
+      if (this->bulk.x && bytes > 0) bulk_copy(x_slot, x, bytes, full);
+      if (this->bulk.dy && bytes > 0) bulk_copy(dy_slot, dy, bytes, full);
+      arrive(full);
+    }
+    for (int unit = lane; unit < p.units && !this->bulk.x; unit += 32) {
+      x_slot[unit] = load_unit(x + unit * kUnit<T>, count(p, unit), false);
+    }
+    for (int unit = lane; unit < p.units && !this->bulk.dy; unit += 32) {
+      dy_slot[unit] = load_unit(dy + unit * kUnit<T>, count(p, unit), false);
+    }
+  }
+
+  // Adds the chunk of a turn; the last one of a channel ends its sums.
+  __device__ void add(int turn, Sums& sums) const {
+    const int index = turn % this->deal.share, round = turn / this->deal.share;
+    const Piece p = piece(index);
+    const Centring centring = load_centring(this->problem, this->buffers, this->channel_of(round));
+    const uint4* x_slot = slot(turn);
+    const uint4* dy_slot = x_slot + this->deal.chunk;
+    wait(&this->board.full[warp][turn % this->deal.slots], turn / this->deal.slots & 1);
+#pragma unroll
+    for (int k = 0; k < kChunk / 32; ++k) {
+      const int unit = lane + 32 * k;
+      if (unit < p.units) {
+        sums.add(unit_sums<T>(x_slot[unit], dy_slot[unit], centring, count(p, unit)));
+      }
+    }
+    if (index + 1 < this->deal.share) return;
+    sums = warp_sum(sums);
+    if (lane == 0) {
+      this->board.sums[round % kRounds][warp] = sums;
+      arrive(&this->board.summed[round % kRounds]);
+    }
+    sums = {};
+  }
+
+  __device__ void write(int turn, const Channel& channel) const {
+    const Piece p = piece(turn % this->deal.share);
+    const int64_t c = this->channel_of(turn / this->deal.share);
+    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, c, p);
+    const uint4* x_slot = slot(turn);
+    const uint4* dy_slot = x_slot + this->deal.chunk;
+    const bool frozen = this->problem.frozen;
+#pragma unroll
+    for (int k = 0; k < kChunk / 32; ++k) {
+      const int unit = lane + 32 * k;
+      if (unit < p.units) {
+        float x[kUnit<T>], dy[kUnit<T>], values[kUnit<T>];
+        unpack<T>(x_slot[unit], x);
+        unpack<T>(dy_slot[unit], dy);
+#pragma unroll
+        for (int i = 0; i < kUnit<T>; ++i) values[i] = channel.dx(frozen ? 0 : x[i], dy[i]);
+        store_unit(dx + unit * kUnit<T>, values, count(p, unit), this->bulk.dx);
+      }
+    }
+  }
+
+  // Sums run a channel ahead of dx, as far as there is room.
+  __device__ void work(int turns) const {
+    const int share = this->deal.share, slots = this->deal.slots;
+    Sums sums;
+    int added = 0;
+    for (int round = 0; round * share < turns; ++round) {
+      const int ahead = min(turns, min((round + 2) * share, round * share + slots));
+      for (; added < ahead; ++added) add(added, sums);
+      wait(&this->board.known[round % kRounds], round / kRounds & 1);
+      const Channel channel = this->board.channel[round % kRounds];
+      for (int turn = round * share; turn < (round + 1) * share; ++turn) {
+        if (!channel.wide) write(turn, channel);
+        __syncwarp();
+        if (turn + slots < turns) load(turn + slots);
+      }
+      if (channel.wide && this->rank == 0) {
+        wide_channel<T>(this->problem, this->buffers, this->channel_of(round),
+                        {static_cast<int>(threadIdx.x), 32 * kWarps, 1}, this->board.scratch);
+      }
+    }
+  }
+};
+
+// The sums of one round: from the warps to the team, from the team to the warps.
+template <class T>
+__device__ void carry(const Part<T>& part, int round, Sums* exchange) {
+  Board& board = part.board;
+  const int lane = threadIdx.x % 32, place = round % kRounds;
+  const int64_t c = part.channel_of(round);
+  const Normalizer n = load_normalizer(part.problem, part.buffers, c);
+  const Centring centring = load_centring(part.problem, part.buffers, c);
+  wait(&board.summed[place], round / kRounds & 1);
+  Sums sums = warp_sum(lane < kWarps ? board.sums[place][lane] : Sums{});
+  Sums* team = exchange + c * part.deal.blocks;
+  if (part.deal.blocks > 1) {
+    if (lane == 0) {
+      send_sum(&team[part.rank].dy, sums.dy);
+      send_sum(&team[part.rank].dy_t, sums.dy_t);
+    }
+    sums = {};
+    for (int block = lane; block < part.deal.blocks; block += 32) {
+      sums.add({receive_sum(&team[block].dy), receive_sum(&team[block].dy_t)});
+    }
+    sums = warp_sum(sums);
+  }
+  if (lane != 0) return;
+  const double elements = static_cast<double>(part.problem.samples * part.problem.length);
+  const Totals totals = totals_of(n, sums, centring.p);
+  const bool safe = are_safe(n, totals, elements);
+  Channel channel = make_channel(part.problem, part.buffers, c, totals, elements, safe);
+  channel.wide = channel.wide || !safe;  // frozen, too: the totals need it
+  board.channel[place] = channel;
+  arrive(&board.known[place]);
+  if (part.rank == 0 && !channel.wide) store_totals(part.problem, part.buffers, c, totals);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    team_kernel(const __grid_constant__ ChannelsProblem problem,
+                const __grid_constant__ Buffers buffers, const __grid_constant__ Deal deal,
+                Bulk bulk, Sums* exchange) {
+  extern __shared__ uint4 slots[];
+  __shared__ Board board;
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x < kWarps * kMostSlots) init_barrier(&board.full[0][threadIdx.x], 1);
+  if (threadIdx.x < kRounds) {
+    init_barrier(&board.summed[threadIdx.x], kWarps);
+    init_barrier(&board.known[threadIdx.x], 1);
+  }
+  fence_barrier_init();
+  __syncthreads();
+  const Part<T> part = {problem,
+                        buffers,
+                        deal,
+                        bulk,
+                        board,
+                        slots,
+                        static_cast<int>(blockIdx.x) / deal.blocks,
+                        static_cast<int>(blockIdx.x) % deal.blocks};
+  const int turns = part.rounds() * deal.share;
+  const Worker<T> worker(part);
+  if (warp < kWarps) {
+    for (int turn = 0; turn < min(turns, deal.slots); ++turn) worker.load(turn);
+  } else {
+    const double nothing = __longlong_as_double(static_cast<long long>(kNothing));
+    for (int round = threadIdx.x - 32 * kWarps; round < part.rounds(); round += 32 * kCarriers) {
+      exchange[part.channel_of(round) * deal.blocks + part.rank] = {nothing, nothing};
+    }
+  }
+  if (deal.blocks > 1) cooperative_groups::this_grid().sync();
+  if (warp < kWarps) {
+    worker.work(turns);
+  } else {
+    for (int round = warp - kWarps; round < part.rounds(); round += kCarriers) {
+      carry(part, round, exchange);
+    }
+  }
+}
+
+Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void* memory,
+                   void* stream) {
+  const Deal deal = deal_of(problem);
+  Launch launch = {static_cast<unsigned>(deal.teams * deal.blocks), kThreads};
+  launch.shared = static_cast<size_t>(deal.slots) * kWarps * 2 * 16 * deal.chunk;
+  launch.cooperative = true;
+  return with_type(problem.dtype, [&](auto type) {
+    return launch_kernel(&team_kernel<decltype(type)>, launch, stream, problem, buffers, deal,
+                         bulk_of(problem, buffers), static_cast<Sums*>(memory));
+  });
+}
+
+}  // namespace
+
+Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
+  const Status fused = check_fused("channels_team", problem);
+  if (!fused.ok()) return fused;
+  if (walks_channels(problem)) {
+    return {Code::kUnsupportedDevice, "channels_team: expected data contiguous along the length"};
+  }
+  if (multiprocessors() < kBlocks) {
+    return {Code::kUnsupportedDevice, "channels_team: expected a GPU of 128 multiprocessors"};
+  }
+  const Deal deal = deal_of(problem);
+  if (deal.blocks == 0) {
+    return {Code::kUnsupportedDevice, "channels_team: expected channels that fit on the chip"};
+  }
+  kernel = {"channels_team", static_cast<size_t>(problem.channels * deal.blocks) * sizeof(Sums),
+            &launch_team};
+  return {};
+}
+
+}  // namespace normgrad::cuda

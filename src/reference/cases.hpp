@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -102,6 +103,8 @@ class Instance {
 
   const Call& call() const { return call_; }
   const Buffers& buffers() const { return buffers_; }
+  // The memory of each operand, which those point into.
+  std::vector<std::span<std::byte>> memories();
 
   struct Report {
     bool ok = true;
@@ -146,8 +149,11 @@ class Instance {
 // How a front end runs a call.
 using Runner = std::function<Status(const Call& call, const Buffers& buffers)>;
 
-// The native API: plans, allocates the workspace and executes. The workspace is misaligned, full
-// of NaN and has red zones; a write outside it is reported as kInternal.
-Status run_native(const Call& call, const Buffers& buffers, Device device = Device::kCpu);
+// The native API on the CPU: plans, allocates the workspace and executes. The workspace is
+// misaligned, full of NaN and has red zones; a write outside it is reported as kInternal.
+Status run_native(const Call& call, const Buffers& buffers);
+
+// The same with the data of an instance on any device.
+Status run_on(Instance& instance, Device device);
 
 }  // namespace normgrad::reference

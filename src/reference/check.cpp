@@ -145,10 +145,10 @@ uint64_t Instance::hash() const {
   return hash;
 }
 
-Status run_native(const Call& call, const Buffers& buffers, Device device) {
+Status run_native(const Call& call, const Buffers& buffers) {
   Plan plan;
   const Status planned =
-      std::visit([&](const auto& c) { return Plan::create(c, device, plan); }, call);
+      std::visit([&](const auto& c) { return Plan::create(c, Device::kCpu, plan); }, call);
   if (!planned.ok()) return planned;
   const size_t size = plan.workspace_size();
   const size_t start = kRedZone + 1;  // an odd address

@@ -170,6 +170,12 @@ void Instance::make_memory() {
 
 void* Instance::Operand::data() { return count(tensor) == 0 ? nullptr : memory.data() + first; }
 
+std::vector<std::span<std::byte>> Instance::memories() {
+  std::vector<std::span<std::byte>> all;
+  for (Operand& operand : operands_) all.emplace_back(operand.memory);
+  return all;
+}
+
 void Instance::make_inputs(uint64_t seed) {
   Inputs inputs = draw(case_, seed);
   Operand& x = operands_[kX];

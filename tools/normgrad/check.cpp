@@ -167,7 +167,7 @@ bool Summary::print() const {
 
 Instance::Report run_case(const Case& each, Device device) {
   Instance instance(each);
-  const Status status = reference::run_native(instance.call(), instance.buffers(), device);
+  const Status status = reference::run_on(instance, device);
   if (status.ok()) return instance.check();
   Instance::Report report;
   report.ok = false;

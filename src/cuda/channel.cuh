@@ -18,39 +18,57 @@ __host__ __device__ inline bool needs_sums(const ChannelsProblem& problem) {
   return !problem.frozen || problem.dgamma.present || problem.dbeta.present;
 }
 
-// Elements per channel of the whole batch.
-__device__ inline double batch_elements(const ChannelsProblem& problem, const Buffers& buffers) {
+// 1 / the elements per channel of the whole batch.
+__device__ inline double inverse_count(const ChannelsProblem& problem, const Buffers& buffers) {
   if (problem.step != ChannelsStep::kElementwise) {
-    return static_cast<double>(problem.samples * problem.length);
+    return 1 / static_cast<double>(problem.samples * problem.length);
   }
   double count = 0;
   for (int64_t i = 0; i < problem.counts; ++i) count += load_value(problem.count, buffers.count, i);
-  return count;
+  return 1 / count;
+}
+
+// What is given of a channel.
+struct Given {
+  double mean, spread, gamma;
+};
+
+// All float32, as nearly always, they come in one trip to memory; a trip each takes microseconds.
+__device__ inline Given load_given(const ChannelsProblem& problem, const Buffers& buffers,
+                                   int64_t c) {
+  const Vector& gamma = problem.gamma;
+  if (problem.mean.dtype == DType::kF32 && problem.spread.dtype == DType::kF32 &&
+      (!gamma.present || gamma.dtype == DType::kF32)) {
+    const float mean32 = static_cast<const float*>(buffers.mean)[c * problem.mean.stride];
+    const float spread32 = static_cast<const float*>(buffers.spread)[c * problem.spread.stride];
+    const float gamma32 =
+        gamma.present ? static_cast<const float*>(buffers.gamma)[c * gamma.stride] : 1.0f;
+    return {mean32, spread32, gamma32};
+  }
+  return {load_value(problem.mean, buffers.mean, c), load_value(problem.spread, buffers.spread, c),
+          gamma.present ? load_value(gamma, buffers.gamma, c) : 1};
 }
 
 struct Centring {
   float p = 0, offset = 0;  // t = x * p + offset
 
   __device__ float operator()(float x) const { return fmaf(x, p, offset); }
+  // 1 / p, by its exponent.
+  __device__ float inverse() const { return __int_as_float((254 << 23) - __float_as_int(p)); }
 };
 
 // p from the exponent of what the scale is made of; 1 if the scale is not safe.
-__device__ inline Centring load_centring(const ChannelsProblem& problem, const Buffers& buffers,
-                                         int64_t c) {
-  const double spread = load_value(problem.spread, buffers.spread, c);
-  const double source = problem.spread_is_rstd ? spread : spread + problem.eps;
+__device__ inline Centring centring_of(const ChannelsProblem& problem, const Given& given) {
+  const double source = problem.spread_is_rstd ? given.spread : given.spread + problem.eps;
   const int exponent = (__double2hiint(source) >> 20 & 0x7FF) - 1023;
   const int power = problem.spread_is_rstd ? exponent : -(exponent >> 1);
   const float p = abs(power) > 100 ? 1.0f : __int_as_float((power + 127) << 23);
-  return {p, -static_cast<float>(load_value(problem.mean, buffers.mean, c)) * p};
+  return {p, -static_cast<float>(given.mean) * p};
 }
 
-__device__ inline Normalizer load_normalizer(const ChannelsProblem& problem, const Buffers& buffers,
-                                             int64_t c) {
-  const double mean = load_value(problem.mean, buffers.mean, c);
-  const double spread = load_value(problem.spread, buffers.spread, c);
-  return problem.spread_is_rstd ? Normalizer::from_rstd(mean, spread)
-                                : Normalizer::from_variance(mean, spread + problem.eps);
+__device__ inline Normalizer normalizer_of(const ChannelsProblem& problem, const Given& given) {
+  return problem.spread_is_rstd ? Normalizer::from_rstd(given.mean, given.spread)
+                                : Normalizer::from_variance(given.mean, given.spread + problem.eps);
 }
 
 // What a kernel adds up: dy, and dy * t.
@@ -68,57 +86,61 @@ struct Totals {
   double dy = 0, dy_xmu = 0, dy_x_hat = 0;
 };
 
-__device__ inline Totals totals_of(const Normalizer& n, const Sums& sums, float p) {
-  const double dy_xmu = sums.dy_t / p;
+__device__ inline Totals totals_of(const Normalizer& n, const Sums& sums,
+                                   const Centring& centring) {
+  const double dy_xmu = sums.dy_t * centring.inverse();
   return {sums.dy, dy_xmu, n.zero ? 0 * sums.dy : n.scale * dy_xmu};
 }
 
 // Whether the means of dy and of dy * x_hat say that float32 served the elements: finite, and
 // neither so large that a difference may overflow nor so small that products may have vanished. (A
 // scale of zero leaves x_hat nothing to say: there it is x - mean that must have been finite.)
-__device__ inline bool are_safe(const Normalizer& n, const Totals& totals, double elements) {
-  const double c1 = totals.dy / elements;
-  const double c2 = (n.zero ? totals.dy_xmu : totals.dy_x_hat) / elements;
+__device__ inline bool are_safe(const Normalizer& n, const Totals& totals, double inverse_count) {
+  const double c1 = totals.dy * inverse_count;
+  const double c2 = (n.zero ? totals.dy_xmu : totals.dy_x_hat) * inverse_count;
   const double magnitude = fmax(fabs(c1), fabs(c2));
   return (n.zero || is_safe(n.scale)) && !isnan(c1) && !isnan(c2) &&
          (magnitude == 0 || is_safe(magnitude));
 }
 
+// dx = gain * (dy - c1 - t * c2) in float32.
+struct DxScalars {
+  Centring centring;
+  float gain = 0, c1 = 0, c2 = 0;
+
+  __device__ float dx(float x, float dy) const { return gain * fmaf(-centring(x), c2, dy - c1); }
+};
+
 // dx = gain * (dy - c1 - x_hat * c2), gain = gamma * r; frozen: gain * dy.
 struct Channel {
   double mean, scale, gain, c1, c2;
-  Centring centring;  // x_hat * c2 as t * c2_t
-  float gain32, c1_32, c2_t;
+  DxScalars scalars;
   bool zero;  // x_hat = 0
   bool wide;  // dx needs float64
 
-  __device__ float dx(float x, float dy) const {
-    return gain32 * fmaf(-centring(x), c2_t, dy - c1_32);
-  }
   __device__ double wide_dx(double x, double dy) const {
     return gain * (dy - c1 - (zero ? 0 : (x - mean) * scale * c2));
   }
 };
 
 // `safe`: float32 serves the elements. Frozen, x must not change a bit of dx, not even by a NaN.
-__device__ inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffers,
-                                       int64_t c, const Totals& totals, double elements,
-                                       bool safe) {
-  const Normalizer n = load_normalizer(problem, buffers, c);
-  const double gamma = problem.gamma.present ? load_value(problem.gamma, buffers.gamma, c) : 1;
-  Channel channel = {n.mean, n.scale, gamma * n.r, 0, 0, {}, 0, 0, 0, n.zero, false};
-  channel.gain32 = static_cast<float>(channel.gain);
+__device__ inline Channel make_channel(const ChannelsProblem& problem, const Given& given,
+                                       const Normalizer& n, const Totals& totals,
+                                       double inverse_count, bool safe) {
+  Channel channel = {n.mean, n.scale, given.gamma * n.r, 0, 0, {}, n.zero, false};
+  channel.scalars.gain = static_cast<float>(channel.gain);
   channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
   if (problem.frozen) {
     channel.zero = true;
     return channel;
   }
-  channel.centring = load_centring(problem, buffers, c);
+  const Centring centring = centring_of(problem, given);
   channel.wide = channel.wide || !safe;
-  channel.c1 = totals.dy / elements;
-  channel.c2 = totals.dy_x_hat / elements;
-  channel.c1_32 = static_cast<float>(channel.c1);
-  channel.c2_t = static_cast<float>(channel.c2 * n.scale / channel.centring.p);
+  channel.c1 = totals.dy * inverse_count;
+  channel.c2 = totals.dy_x_hat * inverse_count;
+  channel.scalars.centring = centring;
+  channel.scalars.c1 = static_cast<float>(channel.c1);
+  channel.scalars.c2 = static_cast<float>(channel.c2 * n.scale * centring.inverse());
   return channel;
 }
 

@@ -44,15 +44,14 @@ __device__ float product_sum(const float (&a)[kCount], const float (&b)[kCount])
   }
 }
 
-// The sums of one unit whose first `count` elements belong to the channel.
+// The sums of one unit. Elements that are not there read as 0 and add nothing.
 template <class T>
-__device__ Sums unit_sums(const uint4& x_unit, const uint4& dy_unit, const Centring& centring,
-                          int count) {
-  float x[kUnit<T>], dy[kUnit<T>], t[kUnit<T>];
-  unpack<T>(x_unit, x);
+__device__ Sums unit_sums(const uint4& x_unit, const uint4& dy_unit, const Centring& centring) {
+  float t[kUnit<T>], dy[kUnit<T>];
+  unpack<T>(x_unit, t);
   unpack<T>(dy_unit, dy);
 #pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) t[i] = i < count ? centring(x[i]) : 0.0f;
+  for (int i = 0; i < kUnit<T>; ++i) t[i] = centring(t[i]);
   return {tree_sum(dy), product_sum(dy, t)};
 }
 
@@ -85,25 +84,52 @@ struct Crew {
   }
 };
 
-// The totals of a channel in float64 throughout, for the few that float32 does not serve.
-template <class T>
-__device__ Totals wide_totals(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                              const Crew& crew, Sums* scratch) {
-  const Normalizer n = load_normalizer(problem, buffers, c);
+// body(x, dy, sample, position) for the elements of a channel that are this thread's.
+template <class T, class Body>
+__device__ void for_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                            const Crew& crew, const Body& body) {
   const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
   const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
-  Sums centred, normalized;
-  const int64_t elements = problem.samples * problem.length;
-  for (int64_t i = crew.thread; i < elements; i += crew.threads) {
-    const int64_t sample = i / problem.length, position = i - sample * problem.length;
-    const double x_value = widen(x[sample * problem.x.sample + position * problem.x.position]);
-    const double dy_value = widen(dy[sample * problem.dy.sample + position * problem.dy.position]);
-    centred.add({dy_value, dy_value * (x_value - n.mean)});
-    normalized.add({0, dy_value * n.x_hat(x_value)});
+  const int across = static_cast<int>(min(problem.length, int64_t{crew.threads}));
+  const int lines = crew.threads / across, line = crew.thread / across;
+  if (line >= lines) return;
+  for (int64_t sample = line; sample < problem.samples; sample += lines) {
+    for (int64_t i = crew.thread - line * across; i < problem.length; i += across) {
+      body(widen(x[sample * problem.x.sample + i * problem.x.position]),
+           widen(dy[sample * problem.dy.sample + i * problem.dy.position]), sample, i);
+    }
   }
+}
+
+// The totals of a channel in float64 throughout, for the few that float32 does not serve.
+template <class T>
+__device__ __noinline__ Totals wide_totals(const ChannelsProblem& problem, const Buffers& buffers,
+                                           int64_t c, const Crew& crew, Sums* scratch) {
+  const Normalizer n = normalizer_of(problem, load_given(problem, buffers, c));
+  Sums centred, normalized;
+  for_channel<T>(problem, buffers, c, crew, [&](double x, double dy, int64_t, int64_t) {
+    centred.add({dy, dy * (x - n.mean)});
+    normalized.add({0, dy * n.x_hat(x)});
+  });
   centred = crew.sum(centred, scratch);
   normalized = crew.sum(normalized, scratch);
   return {centred.dy, centred.dy_t, normalized.dy_t};
+}
+
+// From the sums of a channel to its scalars. `stores`: and to the outputs, unless it is wide, which
+// here says of a frozen channel, too, that its totals are yet to be made.
+static __device__ __noinline__ Channel finish_channel(const ChannelsProblem& problem,
+                                                      const Buffers& buffers, int64_t c,
+                                                      const Given& given, const Sums& sums,
+                                                      bool stores) {
+  const double inverse = 1 / static_cast<double>(problem.samples * problem.length);
+  const Normalizer n = normalizer_of(problem, given);
+  const Totals totals = totals_of(n, sums, centring_of(problem, given));
+  const bool safe = are_safe(n, totals, inverse);
+  Channel channel = make_channel(problem, given, n, totals, inverse, safe);
+  channel.wide = channel.wide || !safe;
+  if (stores && !channel.wide) store_totals(problem, buffers, c, totals);
+  return channel;
 }
 
 // A whole channel in float64 by one crew, from memory: its totals, its outputs and its dx. Slow and
@@ -112,23 +138,18 @@ template <class T>
 __device__ __noinline__ void wide_channel(const ChannelsProblem& problem, const Buffers& buffers,
                                           int64_t c, const Crew& crew, Sums* scratch) {
   const Totals totals = wide_totals<T>(problem, buffers, c, crew, scratch);
-  const int64_t elements = problem.samples * problem.length;
   if (crew.thread == 0) store_totals(problem, buffers, c, totals);
   if (!problem.has_dx) return;
-  const Channel channel =
-      make_channel(problem, buffers, c, totals, static_cast<double>(elements), false);
-  const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
-  const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
+  const Given given = load_given(problem, buffers, c);
+  const Channel channel = make_channel(problem, given, normalizer_of(problem, given), totals,
+                                       inverse_count(problem, buffers), false);
   T* dx = static_cast<T*>(buffers.dx) + c * problem.dx.channel;
-  for (int64_t i = crew.thread; i < elements; i += crew.threads) {
-    const int64_t sample = i / problem.length, position = i - sample * problem.length;
-    const double x_value = widen(x[sample * problem.x.sample + position * problem.x.position]);
-    const double dy_value = widen(dy[sample * problem.dy.sample + position * problem.dy.position]);
+  for_channel<T>(problem, buffers, c, crew, [&](double x, double dy, int64_t sample, int64_t i) {
     // Frozen, float32 serves dx even where the totals needed more.
-    const float value = channel.wide ? static_cast<float>(channel.wide_dx(x_value, dy_value))
-                                     : channel.dx(0, static_cast<float>(dy_value));
-    dx[sample * problem.dx.sample + position * problem.dx.position] = narrow<T>(value);
-  }
+    const float value = channel.wide ? static_cast<float>(channel.wide_dx(x, dy))
+                                     : channel.scalars.dx(0, static_cast<float>(dy));
+    dx[sample * problem.dx.sample + i * problem.dx.position] = narrow<T>(value);
+  });
 }
 
 }  // namespace normgrad::cuda

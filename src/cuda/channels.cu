@@ -9,7 +9,10 @@
 namespace normgrad::cuda {
 
 Status check_fused(const char* kernel, const ChannelsProblem& problem) {
-  if (problem.step == ChannelsStep::kAll && problem.has_dx && needs_sums(problem)) return {};
+  if (problem.step == ChannelsStep::kAll && problem.has_dx && needs_sums(problem) &&
+      problem.channels > 0) {
+    return {};
+  }
   return {Code::kUnsupportedDevice,
           std::string(kernel) + ": expected dx and sums to make it of, in one step"};
 }
@@ -25,7 +28,7 @@ int multiprocessors() {
 }
 
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
-  for (const auto choose : {&choose_channels_block, &choose_channels_team}) {
+  for (const auto choose : {&choose_channels_cluster, &choose_channels_team}) {
     if (choose(problem, kernel).ok()) return {};
   }
   return choose_channels_two_pass(problem, kernel);

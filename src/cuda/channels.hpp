@@ -20,7 +20,7 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem);
 int multiprocessors();
 
 Status choose_channels_two_pass(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
-Status choose_channels_block(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+Status choose_channels_cluster(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 
 }  // namespace normgrad::cuda

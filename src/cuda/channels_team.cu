@@ -19,6 +19,7 @@
 #include <cooperative_groups.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/async.cuh"
 #include "cuda/channel_sums.cuh"
@@ -31,7 +32,8 @@ namespace {
 constexpr int kWarps = 16;    // that sum and write
 constexpr int kCarriers = 2;  // that exchange
 constexpr int kThreads = 32 * (kWarps + kCarriers);
-constexpr int kChunk = 128;              // units of a chunk, at most
+constexpr int kChunk = 128;  // units of a chunk, at most
+constexpr int kLooks = kChunk / 32;
 constexpr int kMostSlots = 8;            // of a warp
 constexpr int kRounds = 4;               // channels on their way in a block
 constexpr int kBlocks = 128;             // in all teams together
@@ -55,7 +57,10 @@ struct Deal {
 int64_t cost_of(const Deal& deal, int64_t channels) {
   const int64_t rounds = (channels + deal.teams - 1) / deal.teams;
   const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
-  const int64_t lost = deal.slots >= 2 * deal.share ? 15 : deal.slots > deal.share ? 60 : 110;
+  const int64_t lost = deal.slots >= 3 * deal.share   ? 15
+                       : deal.slots >= 2 * deal.share ? 40
+                       : deal.slots > deal.share      ? 80
+                                                      : 130;
   return rounds * (slice + lost) + slice;
 }
 
@@ -68,7 +73,10 @@ Deal deal_of(const ChannelsProblem& problem) {
   int64_t least = 0;
   const int64_t in_sight = ceil(units * problem.samples, int64_t{kBlocks} * kWarps * kChunk);
   if (units == 0 || in_sight > kMostSlots) return best;
+  const char* tune = getenv("BN_K");
+  const int forced = tune ? atoi(tune) : 0;
   for (int blocks = 1; blocks <= kBlocks; ++blocks) {
+    if (forced && blocks != forced) continue;
     for (int64_t chunks = ceil(units, kChunk); chunks <= 2 * ceil(units, kChunk); ++chunks) {
       Deal deal = {};
       deal.blocks = blocks;
@@ -122,10 +130,18 @@ __device__ double receive_sum(const double* from) {
   return __longlong_as_double(static_cast<long long>(bits));
 }
 
+// A warp's chunk of a channel, the same in each.
+struct Piece {
+  int sample, units;
+  int64_t first;  // element of the sample's run
+};
+
 // What the warps of a block share.
 struct Board {
   Barrier full[kWarps][kMostSlots];
   Barrier summed[kRounds], known[kRounds];
+  Piece pieces[kWarps][kMostSlots];
+  Centring centring[kRounds];
   Sums sums[kRounds][kWarps];
   Channel channel[kRounds];
   Sums scratch[kWarps];
@@ -150,13 +166,6 @@ struct Part {
   }
 };
 
-// A piece of a sample's run.
-struct Piece {
-  int64_t sample = 0;
-  int64_t first = 0;  // unit
-  int units = 0;
-};
-
 template <class T>
 struct Worker : Part<T> {
   int warp, lane;
@@ -166,34 +175,39 @@ struct Worker : Part<T> {
     lane = threadIdx.x % 32;
   }
 
-  __device__ Piece piece(int index) const {
-    const int64_t chunk = static_cast<int64_t>(index) * this->deal.blocks * kWarps + this->rank +
-                          this->deal.blocks * warp;
-    if (chunk >= this->deal.in_all) return {};
-    const int64_t sample = chunk / this->deal.chunks;
-    const int64_t first = (chunk - sample * this->deal.chunks) * this->deal.chunk;
-    const int64_t left = this->deal.units - first;
-    return {sample, first, left < this->deal.chunk ? static_cast<int>(left) : this->deal.chunk};
+  // Lane i notes the warp's chunk i.
+  __device__ void note_pieces() const {
+    const Deal& deal = this->deal;
+    if (lane < deal.share) {
+      const int chunk = (lane * kWarps + warp) * deal.blocks + this->rank;
+      const int chunks = static_cast<int>(deal.chunks), sample = chunk / chunks;
+      const int first = (chunk - sample * chunks) * deal.chunk;
+      const bool there = chunk < deal.in_all;
+      this->board.pieces[warp][lane] = {
+          sample, there ? min(deal.chunk, static_cast<int>(deal.units) - first) : 0,
+          static_cast<int64_t>(first) * kUnit<T>};
+    }
+    __syncwarp();
   }
   __device__ uint4* slot(int turn) const {
     return this->slots + (warp * this->deal.slots + turn % this->deal.slots) * 2 * this->deal.chunk;
   }
   __device__ int count(const Piece& p, int unit) const {
-    const int64_t left = this->problem.length - (p.first + unit) * kUnit<T>;
+    const int64_t left = this->problem.length - p.first - unit * kUnit<T>;
     return left < kUnit<T> ? static_cast<int>(left) : kUnit<T>;
   }
   template <class U>
-  __device__ U* at(U* data, const ChannelsProblem::Strides& strides, int64_t c,
+  __device__ U* at(U* data, const ChannelsProblem::Strides& strides, int round,
                    const Piece& p) const {
-    return data + c * strides.channel + p.sample * strides.sample + p.first * kUnit<T>;
+    return data + this->channel_of(round) * strides.channel + p.sample * strides.sample + p.first;
   }
 
   // Fills the slot of a turn: by a bulk copy, or by what each lane will look at.
   __device__ void load(int turn) const {
-    const Piece p = piece(turn % this->deal.share);
-    const int64_t c = this->channel_of(turn / this->deal.share);
-    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, c, p);
-    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, c, p);
+    const int round = turn / this->deal.share;
+    const Piece p = this->board.pieces[warp][turn - round * this->deal.share];
+    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, round, p);
+    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, round, p);
     uint4* x_slot = slot(turn);
     uint4* dy_slot = x_slot + this->deal.chunk;
     Barrier* full = &this->board.full[warp][turn % this->deal.slots];
@@ -212,21 +226,27 @@ struct Worker : Part<T> {
     }
   }
 
+  // A lane's units of a slot; those that are not there read as 0.
+  __device__ void look(const uint4* slot, int units, uint4 (&found)[kLooks]) const {
+#pragma unroll
+    for (int k = 0; k < kLooks; ++k) {
+      const int unit = lane + 32 * k;
+      found[k] = unit < units ? slot[unit] : uint4{};
+    }
+  }
+
   // Adds the chunk of a turn; the last one of a channel ends its sums.
   __device__ void add(int turn, Sums& sums) const {
-    const int index = turn % this->deal.share, round = turn / this->deal.share;
-    const Piece p = piece(index);
-    const Centring centring = load_centring(this->problem, this->buffers, this->channel_of(round));
+    const int round = turn / this->deal.share, index = turn - round * this->deal.share;
+    const int units = this->board.pieces[warp][index].units;
+    const Centring centring = this->board.centring[round % kRounds];
     const uint4* x_slot = slot(turn);
-    const uint4* dy_slot = x_slot + this->deal.chunk;
     wait(&this->board.full[warp][turn % this->deal.slots], turn / this->deal.slots & 1);
+    uint4 x[kLooks], dy[kLooks];
+    look(x_slot, units, x);
+    look(x_slot + this->deal.chunk, units, dy);
 #pragma unroll
-    for (int k = 0; k < kChunk / 32; ++k) {
-      const int unit = lane + 32 * k;
-      if (unit < p.units) {
-        sums.add(unit_sums<T>(x_slot[unit], dy_slot[unit], centring, count(p, unit)));
-      }
-    }
+    for (int k = 0; k < kLooks; ++k) sums.add(unit_sums<T>(x[k], dy[k], centring));
     if (index + 1 < this->deal.share) return;
     sums = warp_sum(sums);
     if (lane == 0) {
@@ -236,23 +256,27 @@ struct Worker : Part<T> {
     sums = {};
   }
 
-  __device__ void write(int turn, const Channel& channel) const {
-    const Piece p = piece(turn % this->deal.share);
-    const int64_t c = this->channel_of(turn / this->deal.share);
-    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, c, p);
+  __device__ void write(int turn, const DxScalars& scalars) const {
+    const int round = turn / this->deal.share;
+    const Piece p = this->board.pieces[warp][turn - round * this->deal.share];
+    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, round, p);
     const uint4* x_slot = slot(turn);
-    const uint4* dy_slot = x_slot + this->deal.chunk;
-    const bool frozen = this->problem.frozen;
+    uint4 x_units[kLooks], dy_units[kLooks];
+    look(x_slot, this->problem.frozen ? 0 : p.units, x_units);
+    look(x_slot + this->deal.chunk, p.units, dy_units);
 #pragma unroll
-    for (int k = 0; k < kChunk / 32; ++k) {
+    for (int k = 0; k < kLooks; ++k) {
       const int unit = lane + 32 * k;
-      if (unit < p.units) {
-        float x[kUnit<T>], dy[kUnit<T>], values[kUnit<T>];
-        unpack<T>(x_slot[unit], x);
-        unpack<T>(dy_slot[unit], dy);
+      float x[kUnit<T>], dy[kUnit<T>], values[kUnit<T>];
+      unpack<T>(x_units[k], x);
+      unpack<T>(dy_units[k], dy);
 #pragma unroll
-        for (int i = 0; i < kUnit<T>; ++i) values[i] = channel.dx(frozen ? 0 : x[i], dy[i]);
-        store_unit(dx + unit * kUnit<T>, values, count(p, unit), this->bulk.dx);
+      for (int i = 0; i < kUnit<T>; ++i) values[i] = scalars.dx(x[i], dy[i]);
+      if (unit >= p.units) continue;
+      if (this->bulk.dx) {
+        reinterpret_cast<uint4*>(dx)[unit] = pack<T>(values);
+      } else {
+        store_unit(dx + unit * kUnit<T>, values, count(p, unit), false);
       }
     }
   }
@@ -266,13 +290,15 @@ struct Worker : Part<T> {
       const int ahead = min(turns, min((round + 2) * share, round * share + slots));
       for (; added < ahead; ++added) add(added, sums);
       wait(&this->board.known[round % kRounds], round / kRounds & 1);
-      const Channel channel = this->board.channel[round % kRounds];
+      const Channel& channel = this->board.channel[round % kRounds];
+      const DxScalars scalars = channel.scalars;
+      const bool wide = channel.wide;
       for (int turn = round * share; turn < (round + 1) * share; ++turn) {
-        if (!channel.wide) write(turn, channel);
+        if (!wide) write(turn, scalars);
         __syncwarp();
         if (turn + slots < turns) load(turn + slots);
       }
-      if (channel.wide && this->rank == 0) {
+      if (wide && this->rank == 0) {
         wide_channel<T>(this->problem, this->buffers, this->channel_of(round),
                         {static_cast<int>(threadIdx.x), 32 * kWarps, 1}, this->board.scratch);
       }
@@ -280,14 +306,23 @@ struct Worker : Part<T> {
   }
 };
 
+// The centring of a round, two rounds before it: the workers wait for a round's scalars before they
+// add up the second after it.
+template <class T>
+__device__ void note_centring(const Part<T>& part, int round) {
+  if (round >= part.rounds() || threadIdx.x % 32 != 0) return;
+  const Given given = load_given(part.problem, part.buffers, part.channel_of(round));
+  part.board.centring[round % kRounds] = centring_of(part.problem, given);
+}
+
 // The sums of one round: from the warps to the team, from the team to the warps.
 template <class T>
 __device__ void carry(const Part<T>& part, int round, Sums* exchange) {
   Board& board = part.board;
   const int lane = threadIdx.x % 32, place = round % kRounds;
   const int64_t c = part.channel_of(round);
-  const Normalizer n = load_normalizer(part.problem, part.buffers, c);
-  const Centring centring = load_centring(part.problem, part.buffers, c);
+  const Given given = load_given(part.problem, part.buffers, c);
+  note_centring(part, round + 2);
   wait(&board.summed[place], round / kRounds & 1);
   Sums sums = warp_sum(lane < kWarps ? board.sums[place][lane] : Sums{});
   Sums* team = exchange + c * part.deal.blocks;
@@ -303,14 +338,8 @@ __device__ void carry(const Part<T>& part, int round, Sums* exchange) {
     sums = warp_sum(sums);
   }
   if (lane != 0) return;
-  const double elements = static_cast<double>(part.problem.samples * part.problem.length);
-  const Totals totals = totals_of(n, sums, centring.p);
-  const bool safe = are_safe(n, totals, elements);
-  Channel channel = make_channel(part.problem, part.buffers, c, totals, elements, safe);
-  channel.wide = channel.wide || !safe;  // frozen, too: the totals need it
-  board.channel[place] = channel;
+  board.channel[place] = finish_channel(part.problem, part.buffers, c, given, sums, part.rank == 0);
   arrive(&board.known[place]);
-  if (part.rank == 0 && !channel.wide) store_totals(part.problem, part.buffers, c, totals);
 }
 
 template <class T>
@@ -318,6 +347,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     team_kernel(const __grid_constant__ ChannelsProblem problem,
                 const __grid_constant__ Buffers buffers, const __grid_constant__ Deal deal,
                 Bulk bulk, Sums* exchange) {
+#if __CUDA_ARCH__ >= 900
   extern __shared__ uint4 slots[];
   __shared__ Board board;
   const int warp = threadIdx.x / 32;
@@ -339,13 +369,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int turns = part.rounds() * deal.share;
   const Worker<T> worker(part);
   if (warp < kWarps) {
+    worker.note_pieces();
     for (int turn = 0; turn < min(turns, deal.slots); ++turn) worker.load(turn);
   } else {
+    note_centring(part, warp - kWarps);
     const double nothing = __longlong_as_double(static_cast<long long>(kNothing));
     for (int round = threadIdx.x - 32 * kWarps; round < part.rounds(); round += 32 * kCarriers) {
       exchange[part.channel_of(round) * deal.blocks + part.rank] = {nothing, nothing};
     }
   }
+  __syncthreads();
   if (deal.blocks > 1) cooperative_groups::this_grid().sync();
   if (warp < kWarps) {
     worker.work(turns);
@@ -354,6 +387,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       carry(part, round, exchange);
     }
   }
+#endif
 }
 
 Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void* memory,

@@ -99,8 +99,10 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers) {
   const auto aligned = [&](const void* data, const ChannelsProblem::Strides& strides) {
     const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
     const int64_t other = last ? strides.position : strides.channel;
-    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides.sample * size % 16 == 0 &&
-           other * size % 16 == 0;
+    const int64_t extent = last ? problem.length : problem.channels;
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
+           (problem.samples == 1 || strides.sample * size % 16 == 0) &&
+           (extent == 1 || other * size % 16 == 0);
   };
   return {aligned(buffers.x, problem.x), aligned(buffers.dy, problem.dy),
           problem.has_dx && aligned(buffers.dx, problem.dx)};
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t c = blockIdx.x / cut.parts, part = blockIdx.x - c * cut.parts;
   const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
   const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
-  const Centring centring = load_centring(problem, buffers, c);
+  const Centring centring = centring_of(problem, load_given(problem, buffers, c));
   const int64_t end = min((part + 1) * cut.part, cut.items);
   int64_t item = part * cut.part + threadIdx.x;
   Walk walk(item, kThreads, cut.inner);
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      sums.add(unit_sums<T>(x_units[i], dy_units[i], centring, counts[i]));
+      sums.add(unit_sums<T>(x_units[i], dy_units[i], centring));
     }
   }
   const Crew crew = {static_cast<int>(threadIdx.x), kThreads, 0};
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
   Centring centring[kColumns];
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
-    if (i < columns) centring[i] = load_centring(problem, buffers, c + i);
+    if (i < columns) centring[i] = centring_of(problem, load_given(problem, buffers, c + i));
   }
   Sums sums[kColumns];
   const int64_t end = min((part + 1) * cut.part, cut.items);
@@ -229,8 +231,9 @@ __global__ void __launch_bounds__(kFinishThreads)
   __shared__ Sums scratch[kFinishThreads / 32];
   const Crew crew = {static_cast<int>(threadIdx.x), kFinishThreads, 0};
   const int64_t c = blockIdx.x;
-  const double elements = batch_elements(problem, buffers);
-  const Normalizer n = load_normalizer(problem, buffers, c);
+  const double inverse = inverse_count(problem, buffers);
+  const Given given = load_given(problem, buffers, c);
+  const Normalizer n = normalizer_of(problem, given);
   Totals totals;
   bool safe = true;
   wait_for_previous_kernel();
@@ -240,16 +243,16 @@ __global__ void __launch_bounds__(kFinishThreads)
       sums.add(workspace.sums[cut.last ? part * problem.channels + c : c * cut.parts + part]);
     }
     sums = crew.sum(sums, scratch);
-    totals = totals_of(n, sums, load_centring(problem, buffers, c).p);
-    safe = are_safe(n, totals, elements);
+    totals = totals_of(n, sums, centring_of(problem, given));
+    safe = are_safe(n, totals, inverse);
     if (!safe) totals = wide_totals<T>(problem, buffers, c, crew, scratch);
   } else if (problem.step == ChannelsStep::kElementwise) {
     totals = load_totals(problem, buffers, c, n);
-    safe = !n.zero && are_safe(n, totals, elements);
+    safe = !n.zero && are_safe(n, totals, inverse);
   }
   if (threadIdx.x != 0) return;
   store_totals(problem, buffers, c, totals);
-  workspace.channels[c] = make_channel(problem, buffers, c, totals, elements, safe);
+  workspace.channels[c] = make_channel(problem, given, n, totals, inverse, safe);
 }
 
 template <class T>
@@ -291,7 +294,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int k = 0; k < kUnit<T>; ++k) {
         values[k] = channel.wide ? static_cast<float>(channel.wide_dx(x_values[k], dy_values[k]))
-                                 : channel.dx(x_values[k], dy_values[k]);
+                                 : channel.scalars.dx(x_values[k], dy_values[k]);
       }
       if (counts[i] > 0) store_unit(dx + offsets[i], values, counts[i], aligned.dx);
     }
@@ -317,16 +320,12 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous_kernel();
   // The scalars stay in registers but for those of float64, which the compiler leaves in memory.
   bool wide = false;
-  Centring centring[kColumns];
-  float gain[kColumns], c1[kColumns], c2_t[kColumns];
+  DxScalars scalars[kColumns];
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     const Channel& channel = channels[min(c + i, problem.channels - 1)];
     wide = wide || channel.wide;
-    centring[i] = channel.centring;
-    gain[i] = channel.gain32;
-    c1[i] = channel.c1_32;
-    c2_t[i] = channel.c2_t;
+    scalars[i] = channel.scalars;
   }
   while (row < end) {
     uint4 x_units[kBatch], dy_units[kBatch];
@@ -353,7 +352,7 @@ __global__ void __launch_bounds__(kThreads)
       unpack<T>(dy_units[i], dy);
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        dx[k] = gain[k] * fmaf(-centring[k](x[k]), c2_t[k], dy[k] - c1[k]);
+        dx[k] = scalars[k].dx(x[k], dy[k]);
         if (wide && k < columns && channels[c + k].wide) {
           dx[k] = static_cast<float>(channels[c + k].wide_dx(x[k], dy[k]));
         }
@@ -369,17 +368,17 @@ Status run(const ChannelsProblem& problem, const Buffers& buffers, void* memory,
   const Workspace workspace = workspace_at(problem, memory);
   const Aligned aligned = alignment_of(problem, buffers);
   const auto blocks = static_cast<unsigned>(cut.parts * cut.tiles);
-  Status status;
   if (needs_sums(problem)) {
     const auto kernel = cut.last ? &column_sums_kernel<T> : &plane_sums_kernel<T>;
-    status = launch_kernel(kernel, {blocks, kThreads}, stream, problem, buffers, cut, aligned,
-                           workspace.sums);
-    if (!status.ok()) return status;
+    const Status summed = launch_kernel(kernel, {blocks, kThreads}, stream, problem, buffers, cut,
+                                        aligned, workspace.sums);
+    if (!summed.ok()) return summed;
   }
   Launch finish = {static_cast<unsigned>(problem.channels), kFinishThreads};
   finish.dependent = needs_sums(problem);
-  status = launch_kernel(&finish_kernel<T>, finish, stream, problem, buffers, cut, workspace);
-  if (!status.ok()) return status;
+  const Status finished =
+      launch_kernel(&finish_kernel<T>, finish, stream, problem, buffers, cut, workspace);
+  if (!finished.ok()) return finished;
   if (!problem.has_dx || blocks == 0) return {};
   Launch dx = {blocks, kThreads};
   dx.dependent = true;

@@ -28,9 +28,9 @@ __device__ inline double inverse_count(const ChannelsProblem& problem, const Buf
   return 1 / count;
 }
 
-// What is given of a channel.
+// What is given of a channel; no type is wider than float32.
 struct Given {
-  double mean, spread, gamma;
+  float mean, spread, gamma;
 };
 
 // All float32, as nearly always, they come in one trip to memory; a trip each takes microseconds.
@@ -39,14 +39,15 @@ __device__ inline Given load_given(const ChannelsProblem& problem, const Buffers
   const Vector& gamma = problem.gamma;
   if (problem.mean.dtype == DType::kF32 && problem.spread.dtype == DType::kF32 &&
       (!gamma.present || gamma.dtype == DType::kF32)) {
-    const float mean32 = static_cast<const float*>(buffers.mean)[c * problem.mean.stride];
-    const float spread32 = static_cast<const float*>(buffers.spread)[c * problem.spread.stride];
-    const float gamma32 =
-        gamma.present ? static_cast<const float*>(buffers.gamma)[c * gamma.stride] : 1.0f;
-    return {mean32, spread32, gamma32};
+    return {static_cast<const float*>(buffers.mean)[c * problem.mean.stride],
+            static_cast<const float*>(buffers.spread)[c * problem.spread.stride],
+            gamma.present ? static_cast<const float*>(buffers.gamma)[c * gamma.stride] : 1.0f};
   }
-  return {load_value(problem.mean, buffers.mean, c), load_value(problem.spread, buffers.spread, c),
-          gamma.present ? load_value(gamma, buffers.gamma, c) : 1};
+  const auto load = [&](const Vector& vector, const void* data) {
+    return static_cast<float>(load_value(vector, data, c));
+  };
+  return {load(problem.mean, buffers.mean), load(problem.spread, buffers.spread),
+          gamma.present ? load(gamma, buffers.gamma) : 1.0f};
 }
 
 struct Centring {
@@ -63,12 +64,23 @@ __device__ inline Centring centring_of(const ChannelsProblem& problem, const Giv
   const int exponent = (__double2hiint(source) >> 20 & 0x7FF) - 1023;
   const int power = problem.spread_is_rstd ? exponent : -(exponent >> 1);
   const float p = abs(power) > 100 ? 1.0f : __int_as_float((power + 127) << 23);
-  return {p, -static_cast<float>(given.mean) * p};
+  return {p, -given.mean * p};
 }
 
 __device__ inline Normalizer normalizer_of(const ChannelsProblem& problem, const Given& given) {
   return problem.spread_is_rstd ? Normalizer::from_rstd(given.mean, given.spread)
-                                : Normalizer::from_variance(given.mean, given.spread + problem.eps);
+                                : Normalizer::from_variance(given.mean, problem.eps + given.spread);
+}
+
+// What can be made of that before the sums are there.
+struct Prepared {
+  Normalizer normalizer;
+  double gain;  // gamma * r
+  Centring centring;
+};
+__device__ inline Prepared prepare_channel(const ChannelsProblem& problem, const Given& given) {
+  const Normalizer n = normalizer_of(problem, given);
+  return {n, given.gamma * n.r, centring_of(problem, given)};
 }
 
 // What a kernel adds up: dy, and dy * t.
@@ -124,23 +136,22 @@ struct Channel {
 };
 
 // `safe`: float32 serves the elements. Frozen, x must not change a bit of dx, not even by a NaN.
-__device__ inline Channel make_channel(const ChannelsProblem& problem, const Given& given,
-                                       const Normalizer& n, const Totals& totals,
-                                       double inverse_count, bool safe) {
-  Channel channel = {n.mean, n.scale, given.gamma * n.r, 0, 0, {}, n.zero, false};
+__device__ inline Channel make_channel(const ChannelsProblem& problem, const Prepared& prepared,
+                                       const Totals& totals, double inverse_count, bool safe) {
+  const Normalizer& n = prepared.normalizer;
+  Channel channel = {n.mean, n.scale, prepared.gain, 0, 0, {}, n.zero, false};
   channel.scalars.gain = static_cast<float>(channel.gain);
   channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
   if (problem.frozen) {
     channel.zero = true;
     return channel;
   }
-  const Centring centring = centring_of(problem, given);
   channel.wide = channel.wide || !safe;
   channel.c1 = totals.dy * inverse_count;
   channel.c2 = totals.dy_x_hat * inverse_count;
-  channel.scalars.centring = centring;
+  channel.scalars.centring = prepared.centring;
   channel.scalars.c1 = static_cast<float>(channel.c1);
-  channel.scalars.c2 = static_cast<float>(channel.c2 * n.scale * centring.inverse());
+  channel.scalars.c2 = static_cast<float>(channel.c2 * n.scale * prepared.centring.inverse());
   return channel;
 }
 

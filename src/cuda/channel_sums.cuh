@@ -28,32 +28,37 @@ __device__ void store_unit(T* to, const float (&values)[kUnit<T>], int count, bo
   }
 }
 
-// The sum of a * b over a unit: pairs, then a tree. Four roundings with that of a product for
-// 16-bit types, three for float32.
-template <int kCount>
-__device__ float product_sum(const float (&a)[kCount], const float (&b)[kCount]) {
-  float pairs[kCount / 2];
-#pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) {
-    pairs[i] = fmaf(a[2 * i], b[2 * i], a[2 * i + 1] * b[2 * i + 1]);
-  }
-  if constexpr (kCount == 8) {
-    return tree_sum(pairs);
-  } else {
-    return pairs[0] + pairs[1];
-  }
-}
-
-// The sums of one unit. Elements that are not there read as 0 and add nothing.
+// Sums in float32, element by element of a unit: of few units, kMostAdded at a time, before they go
+// on to float64 by a tree over the unit.
 template <class T>
-__device__ Sums unit_sums(const uint4& x_unit, const uint4& dy_unit, const Centring& centring) {
-  float t[kUnit<T>], dy[kUnit<T>];
-  unpack<T>(x_unit, t);
-  unpack<T>(dy_unit, dy);
+struct UnitSums {
+  static constexpr int kMostAdded = 8;
+  float dy[kUnit<T>] = {}, dy_t[kUnit<T>] = {};
+
+  // Elements that are not there read as 0 and add nothing. `centring(i)`: of element i.
+  template <class CentringOf>
+  __device__ void add(const uint4& x_unit, const uint4& dy_unit, const CentringOf& centring) {
+    float x_values[kUnit<T>], dy_values[kUnit<T>];
+    unpack<T>(x_unit, x_values);
+    unpack<T>(dy_unit, dy_values);
 #pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) t[i] = centring(t[i]);
-  return {tree_sum(dy), product_sum(dy, t)};
-}
+    for (int i = 0; i < kUnit<T>; ++i) {
+      dy[i] += dy_values[i];
+      dy_t[i] = fmaf(dy_values[i], centring(i)(x_values[i]), dy_t[i]);
+    }
+  }
+  __device__ Sums total() const { return {tree_sum(dy), tree_sum(dy_t)}; }
+  // Of the elements before `split`, or of the others.
+  __device__ Sums total(int split, bool before) const {
+    UnitSums part;
+#pragma unroll
+    for (int i = 0; i < kUnit<T>; ++i) {
+      part.dy[i] = (i < split) == before ? dy[i] : 0;
+      part.dy_t[i] = (i < split) == before ? dy_t[i] : 0;
+    }
+    return part.total();
+  }
+};
 
 __device__ inline Sums warp_sum(Sums sums) {
 #pragma unroll
@@ -120,13 +125,11 @@ __device__ __noinline__ Totals wide_totals(const ChannelsProblem& problem, const
 // here says of a frozen channel, too, that its totals are yet to be made.
 static __device__ __noinline__ Channel finish_channel(const ChannelsProblem& problem,
                                                       const Buffers& buffers, int64_t c,
-                                                      const Given& given, const Sums& sums,
-                                                      bool stores) {
-  const double inverse = 1 / static_cast<double>(problem.samples * problem.length);
-  const Normalizer n = normalizer_of(problem, given);
-  const Totals totals = totals_of(n, sums, centring_of(problem, given));
-  const bool safe = are_safe(n, totals, inverse);
-  Channel channel = make_channel(problem, given, n, totals, inverse, safe);
+                                                      const Prepared& prepared, const Sums& sums,
+                                                      double inverse_count, bool stores) {
+  const Totals totals = totals_of(prepared.normalizer, sums, prepared.centring);
+  const bool safe = are_safe(prepared.normalizer, totals, inverse_count);
+  Channel channel = make_channel(problem, prepared, totals, inverse_count, safe);
   channel.wide = channel.wide || !safe;
   if (stores && !channel.wide) store_totals(problem, buffers, c, totals);
   return channel;
@@ -140,9 +143,9 @@ __device__ __noinline__ void wide_channel(const ChannelsProblem& problem, const 
   const Totals totals = wide_totals<T>(problem, buffers, c, crew, scratch);
   if (crew.thread == 0) store_totals(problem, buffers, c, totals);
   if (!problem.has_dx) return;
-  const Given given = load_given(problem, buffers, c);
-  const Channel channel = make_channel(problem, given, normalizer_of(problem, given), totals,
-                                       inverse_count(problem, buffers), false);
+  const Prepared prepared = prepare_channel(problem, load_given(problem, buffers, c));
+  const Channel channel =
+      make_channel(problem, prepared, totals, inverse_count(problem, buffers), false);
   T* dx = static_cast<T*>(buffers.dx) + c * problem.dx.channel;
   for_channel<T>(problem, buffers, c, crew, [&](double x, double dy, int64_t sample, int64_t i) {
     // Frozen, float32 serves dx even where the totals needed more.

@@ -39,12 +39,13 @@ struct Tile {
   int steps;    // pieces of a thread, at most
   int threads;  // lines * width and what lacks to whole warps
   int runs;     // samples * pieces
+  double inverse_count;
 
   __host__ __device__ int cells() const { return lines * width; }
   int64_t data_bytes() const { return int64_t{2} * 16 * steps * cells(); }
   size_t shared_bytes() const {
     return data_bytes() + threads * sizeof(Sums) +
-           group * (sizeof(Channel) + sizeof(Given) + blocks * sizeof(Sums));
+           group * (sizeof(Channel) + sizeof(Prepared) + blocks * sizeof(Sums));
   }
 };
 
@@ -67,7 +68,8 @@ Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, int64_t 
                      static_cast<int>(lines),
                      static_cast<int>(steps),
                      static_cast<int>(ceil(lines * width, 32) * 32),
-                     static_cast<int>(runs)};
+                     static_cast<int>(runs),
+                     1 / static_cast<double>(problem.samples * problem.length)};
   return tile.data_bytes() <= most ? tile : Tile{};
 }
 
@@ -93,10 +95,31 @@ Tile tile_of(const ChannelsProblem& problem) {
   return {};
 }
 
-// Whether every unit starts at a multiple of 16 bytes, also behind the border of two channels.
+// How a thread gets from one of its runs to the next in a tensor, in bytes, and what is added where
+// that leads into a further sample.
+struct Pace {
+  int64_t step, wrap;
+};
+
+// Where the tensors are, and whether every unit starts at a multiple of 16 bytes, also behind the
+// border of two channels.
 struct Aligned {
   bool x, dy, dx;
 };
+struct Paces {
+  Pace x, dy, dx;
+  int pieces;  // that a step adds, beside whole samples
+};
+Paces paces_of(const ChannelsProblem& problem, const Tile& tile) {
+  const auto size = static_cast<int64_t>(size_of(problem.dtype));
+  const int stride = tile.blocks * tile.lines;
+  const int samples = stride / tile.pieces, pieces = stride % tile.pieces;
+  const auto pace = [&](const ChannelsProblem::Strides& strides) -> Pace {
+    const int64_t sample = strides.sample * size, piece = tile.width * 16;
+    return {samples * sample + pieces * piece, sample - tile.pieces * piece};
+  };
+  return {pace(problem.x), pace(problem.dy), pace(problem.dx), pieces};
+}
 Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers, const Tile& tile) {
   const auto size = static_cast<int64_t>(size_of(problem.dtype));
   const auto aligned = [&](const void* data, const ChannelsProblem::Strides& strides) {
@@ -117,7 +140,7 @@ __device__ uint32_t cluster_rank() {
   return rank;
 }
 __device__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -126,48 +149,50 @@ __device__ void cluster_wait() {
 // A thread's unit of a run: its elements up to `split` are of one channel, the others of the next.
 struct Span {
   int first, start;  // channel in the group, position in it
-  int split;
-  int count;  // elements that are there, in the first piece of the run; later ones have fewer
+  int split, count;  // count: elements that are there, in the last piece of a run
 
+  // Of element i from the first.
   __device__ int64_t offset(const ChannelsProblem::Strides& strides, int i) const {
-    return i < split ? first * strides.channel + start + i
-                     : (first + 1) * strides.channel + i - split;
+    return i < split ? i : strides.channel - start + i - split;
   }
 };
 template <class T>
-__device__ Span span_of(int unit, int64_t length, int channels) {
-  const int64_t begin = static_cast<int64_t>(unit) * kUnit<T>;
-  const int first = channels == 1 ? 0 : static_cast<int>(begin) / static_cast<int>(length);
+__device__ Span span_of(int unit, const Tile& tile, int64_t length, int channels) {
+  const int begin = unit * kUnit<T>;
+  const int first = tile.group == 1 ? 0 : begin / static_cast<int>(length);
   const int start = static_cast<int>(begin - first * length);
-  const int64_t split = length - start, count = channels * length - begin;
-  return {first, start, split < kUnit<T> ? static_cast<int>(split) : kUnit<T>,
-          static_cast<int>(min(count, int64_t{1} << 30))};
+  const int64_t last = channels * length - (tile.pieces - 1) * tile.width * kUnit<T> - begin;
+  return {first, start, static_cast<int>(min(length - start, int64_t{kUnit<T>})),
+          static_cast<int>(max(int64_t{0}, min(last, int64_t{kUnit<T>})))};
 }
 
-// A block's view of its part: which runs its threads take, and where they are.
-template <class T>
-struct View {
-  const ChannelsProblem& problem;
-  const Tile& tile;
-  const Span& span;
-  int first_run;  // of the thread; the next are blocks * lines apart
+// A thread's way through its runs: the piece of the sample, and addresses.
+template <class Byte>
+struct Way {
+  Byte* at;
+  int64_t step, wrap;
 
-  __device__ int steps() const {
-    const int stride = tile.blocks * tile.lines;
-    return first_run < tile.runs ? (tile.runs - first_run + stride - 1) / stride : 0;
-  }
-  struct Place {
-    int64_t sample;
-    int shift;  // elements before the piece
-    int count;  // of the unit
-  };
-  __device__ Place place(int step) const {
-    const int run = first_run + step * tile.blocks * tile.lines;
-    if (tile.pieces == 1) return {run, 0, min(span.count, kUnit<T>)};
+  template <class Data>
+  __device__ Way(Data* data, const ChannelsProblem::Strides& strides, const Pace& pace,
+                 const Tile& tile, int64_t c, const Span& span, int run)
+      : step(pace.step), wrap(pace.wrap) {
     const int sample = run / tile.pieces;
-    const int shift = (run - sample * tile.pieces) * tile.width * kUnit<T>;
-    return {sample, shift, max(0, min(span.count - shift, kUnit<T>))};
+    at = reinterpret_cast<Byte*>(data + (c + span.first) * strides.channel + span.start +
+                                 sample * strides.sample) +
+         (run - sample * tile.pieces) * tile.width * 16;
   }
+  __device__ void advance(bool wraps) { at += wraps ? step + wrap : step; }
+};
+struct PieceCount {
+  int piece, step, pieces;
+
+  __device__ bool advance() {
+    piece += step;
+    const bool wraps = piece >= pieces;
+    if (wraps) piece -= pieces;
+    return wraps;
+  }
+  __device__ bool is_last() const { return piece + 1 == pieces; }
 };
 
 // Units that are not whole or not aligned, element by element. (Inlined, these would cost the other
@@ -193,39 +218,10 @@ __device__ __noinline__ void store_elements(T* to, const T* slot, const Channel*
 }
 
 // To the thread's own place in shared memory, where nobody else looks.
-template <class T>
-__device__ void load_slot(uint4* slot, const T* from, const ChannelsProblem::Strides& strides,
-                          const Span& span, const typename View<T>::Place& place, bool aligned) {
-  from += place.sample * strides.sample + place.shift;
-  if (aligned && place.count >= kUnit<T>) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot)),
-                 "l"(__cvta_generic_to_global(from + span.first * strides.channel + span.start))
-                 : "memory");
-  } else {
-    load_elements(reinterpret_cast<T*>(slot), from, strides, span, place.count);
-  }
-}
-
-// Adds a unit to the sums of its two channels. Both look at all of it: what is not theirs is 0.
-template <class T>
-__device__ void add_straddling(const uint4& x_unit, const uint4& dy_unit, int split,
-                               const Centring (&centring)[2], Sums (&sums)[2]) {
-  float t[kUnit<T>], dy[kUnit<T>];
-  unpack<T>(x_unit, t);
-  unpack<T>(dy_unit, dy);
-#pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) t[i] = i < split ? centring[0](t[i]) : centring[1](t[i]);
-#pragma unroll
-  for (int side = 0; side < 2; ++side) {
-    float dy_here[kUnit<T>], t_here[kUnit<T>];
-#pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) {
-      const bool here = (i < split) == (side == 0);
-      dy_here[i] = here ? dy[i] : 0;
-      t_here[i] = here ? t[i] : 0;
-    }
-    sums[side].add({tree_sum(dy_here), product_sum(dy_here, t_here)});
-  }
+__device__ void copy_unit(uint32_t slot, const char* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot),
+               "l"(__cvta_generic_to_global(from))
+               : "memory");
 }
 
 // A channel's share of what the threads left: of the units that start in it.
@@ -239,8 +235,8 @@ __device__ Sums channel_sum(const Sums* left, const Tile& tile, int64_t length, 
   }
   Sums sums;
   for (int i = threadIdx.x % 32; i < units * tile.lines; i += 32) {
-    const int line = i / units;
-    sums.add(left[line * tile.width + first + i - line * units]);
+    const int line = tile.group == 1 ? 0 : i / units;
+    sums.add(left[tile.group == 1 ? i : line * tile.width + first + i - line * units]);
   }
   return warp_sum(sums);
 }
@@ -249,7 +245,7 @@ template <class T>
 __global__ void __launch_bounds__(kMostThreads, 4)
     cluster_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
-                   Aligned aligned) {
+                   const __grid_constant__ Paces paces, Aligned aligned) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ uint4 slots[];
   __shared__ Barrier arrived;
@@ -257,12 +253,15 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   auto* left = reinterpret_cast<Sums*>(slots + 2 * tile.steps * cells);
   auto* inbox = left + tile.threads;  // blocks x channels
   auto* results = reinterpret_cast<Channel*>(inbox + tile.blocks * tile.group);
-  auto* givens = reinterpret_cast<Given*>(results + tile.group);
+  auto* prepared = reinterpret_cast<Prepared*>(results + tile.group);
 
   const bool alone = tile.blocks == 1;
   const int rank = alone ? 0 : static_cast<int>(cluster_rank());
-  const int64_t c = static_cast<int64_t>(blockIdx.x) / tile.blocks * tile.group;
+  const int64_t c = static_cast<int64_t>(blockIdx.x / tile.blocks) * tile.group;
   const int channels = static_cast<int>(min(int64_t{tile.group}, problem.channels - c));
+  // Before the data, behind which it would have to queue.
+  Given given = {};
+  if (threadIdx.x < channels) given = load_given(problem, buffers, c + threadIdx.x);
   if (!alone) {
     if (threadIdx.x == 0) {
       init_barrier(&arrived, 1);
@@ -274,22 +273,47 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   }
 
   const int line = threadIdx.x / tile.width, unit = threadIdx.x - line * tile.width;
-  const Span span = span_of<T>(unit, problem.length, channels);
-  const View<T> view = {problem, tile, span, line * tile.blocks + rank};
-  const int steps = line < tile.lines && span.count > 0 ? view.steps() : 0;
+  const Span span = span_of<T>(unit, tile, problem.length, channels);
+  const int first_run = line * tile.blocks + rank, stride = tile.blocks * tile.lines;
+  const int steps = line < tile.lines && first_run < tile.runs
+                        ? (tile.runs - first_run + stride - 1) / stride
+                        : 0;
+  const PieceCount start = {first_run % tile.pieces, paces.pieces, tile.pieces};
+  const bool whole = span.count == kUnit<T>;
   uint4* x_slots = slots + threadIdx.x;
   uint4* dy_slots = x_slots + tile.steps * cells;
-  const T* x = static_cast<const T*>(buffers.x) + c * problem.x.channel;
-  const T* dy = static_cast<const T*>(buffers.dy) + c * problem.dy.channel;
-  T* dx = static_cast<T*>(buffers.dx) + c * problem.dx.channel;
+  Way<const char> x(static_cast<const T*>(buffers.x), problem.x, paces.x, tile, c, span, first_run);
+  Way<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, paces.dy, tile, c, span,
+                     first_run);
+  PieceCount pieces = start;
+  if (whole && aligned.x && aligned.dy) {
+    uint32_t slot = shared_address(x_slots);
+    const uint32_t dy_distance = tile.steps * cells * 16;
 #pragma unroll 1
-  for (int k = 0; k < steps; ++k) {
-    const auto place = view.place(k);
-    load_slot(x_slots + k * cells, x, problem.x, span, place, aligned.x);
-    load_slot(dy_slots + k * cells, dy, problem.dy, span, place, aligned.dy);
+    for (int k = 0; k < steps; ++k) {
+      copy_unit(slot, x.at);
+      copy_unit(slot + dy_distance, dy.at);
+      slot += cells * 16;
+      const bool wraps = pieces.advance();
+      x.advance(wraps);
+      dy.advance(wraps);
+    }
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < steps; ++k) {
+      const int count = pieces.is_last() ? span.count : kUnit<T>;
+      load_elements(reinterpret_cast<T*>(x_slots + k * cells), reinterpret_cast<const T*>(x.at),
+                    problem.x, span, count);
+      load_elements(reinterpret_cast<T*>(dy_slots + k * cells), reinterpret_cast<const T*>(dy.at),
+                    problem.dy, span, count);
+      const bool wraps = pieces.advance();
+      x.advance(wraps);
+      dy.advance(wraps);
+    }
   }
   for (int i = threadIdx.x; i < channels; i += tile.threads) {
-    givens[i] = load_given(problem, buffers, c + i);
+    prepared[i] =
+        prepare_channel(problem, i < tile.threads ? given : load_given(problem, buffers, c + i));
   }
   __syncthreads();
 
@@ -297,18 +321,22 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   Sums sums[2];
   if (steps > 0) {
     const int next = min(span.first + 1, channels - 1);
-    const Centring centring[2] = {centring_of(problem, givens[span.first]),
-                                  centring_of(problem, givens[next])};
+    const Centring first = prepared[span.first].centring, second = prepared[next].centring;
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if (straddling) {
 #pragma unroll 1
-      for (int k = 0; k < steps; ++k) {
-        add_straddling<T>(x_slots[k * cells], dy_slots[k * cells], span.split, centring, sums);
+    for (int k = 0; k < steps;) {
+      UnitSums<T> some;
+      const int end = min(steps, k + UnitSums<T>::kMostAdded);
+#pragma unroll 1
+      for (; k < end; ++k) {
+        some.add(x_slots[k * cells], dy_slots[k * cells],
+                 [&](int i) { return i < span.split ? first : second; });
       }
-    } else {
-#pragma unroll 2
-      for (int k = 0; k < steps; ++k) {
-        sums[0].add(unit_sums<T>(x_slots[k * cells], dy_slots[k * cells], centring[0]));
+      if (straddling) {
+        sums[0].add(some.total(span.split, true));
+        sums[1].add(some.total(span.split, false));
+      } else {
+        sums[0].add(some.total());
       }
     }
   }
@@ -316,7 +344,7 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   __syncthreads();
   if (straddling) {
     // The channel behind the border is the one that the next unit starts in.
-    if (steps > 0 && span.split < min(span.count, kUnit<T>)) left[threadIdx.x + 1].add(sums[1]);
+    if (steps > 0 && span.split < span.count) left[threadIdx.x + 1].add(sums[1]);
     __syncthreads();
   }
 
@@ -338,7 +366,8 @@ __global__ void __launch_bounds__(kMostThreads, 4)
     const Sums total = alone ? channel_sum<T>(left, tile, problem.length, i)
                              : warp_sum(lane < tile.blocks ? inbox[lane * channels + i] : Sums{});
     if (lane == 0) {
-      results[i] = finish_channel(problem, buffers, c + i, givens[i], total, rank == 0);
+      results[i] = finish_channel(problem, buffers, c + i, prepared[i], total, tile.inverse_count,
+                                  rank == 0);
       wide = wide || results[i].wide;
     }
   }
@@ -347,31 +376,30 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   if (steps > 0) {
     const DxScalars first = results[span.first].scalars;
     const DxScalars second = results[min(span.first + 1, channels - 1)].scalars;
+    Way<char> dx(static_cast<T*>(buffers.dx), problem.dx, paces.dx, tile, c, span, first_run);
+    pieces = start;
+    const bool direct = whole && aligned.dx && !wide;
 #pragma unroll 1
     for (int k = 0; k < steps; ++k) {
-      const auto place = view.place(k);
       float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
       unpack<T>(problem.frozen ? uint4{} : x_slots[k * cells], x_values);
       unpack<T>(dy_slots[k * cells], dy_values);
-      if (straddling) {
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) values[i] = first.dx(x_values[i], dy_values[i]);
+      if (span.split < kUnit<T>) {
 #pragma unroll
         for (int i = 0; i < kUnit<T>; ++i) {
-          values[i] = i < span.split ? first.dx(x_values[i], dy_values[i])
-                                     : second.dx(x_values[i], dy_values[i]);
+          if (i >= span.split) values[i] = second.dx(x_values[i], dy_values[i]);
         }
+      }
+      if (direct) {
+        *reinterpret_cast<uint4*>(dx.at) = pack<T>(values);
       } else {
-#pragma unroll
-        for (int i = 0; i < kUnit<T>; ++i) values[i] = first.dx(x_values[i], dy_values[i]);
+        x_slots[k * cells] = pack<T>(values);
+        store_elements(reinterpret_cast<T*>(dx.at), reinterpret_cast<const T*>(x_slots + k * cells),
+                       results, problem.dx, span, pieces.is_last() ? span.count : kUnit<T>);
       }
-      T* to = dx + place.sample * problem.dx.sample + place.shift;
-      if (aligned.dx && place.count >= kUnit<T> && !wide) {
-        *reinterpret_cast<uint4*>(to + span.first * problem.dx.channel + span.start) =
-            pack<T>(values);
-        continue;
-      }
-      x_slots[k * cells] = pack<T>(values);
-      store_elements(to, reinterpret_cast<const T*>(x_slots + k * cells), results, problem.dx, span,
-                     place.count);
+      dx.advance(pieces.advance());
     }
   }
   if (!wide || rank != 0) return;
@@ -391,7 +419,7 @@ Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, vo
   launch.cluster = static_cast<unsigned>(tile.blocks);
   return with_type(problem.dtype, [&](auto type) {
     return launch_kernel(&cluster_kernel<decltype(type)>, launch, stream, problem, buffers, tile,
-                         alignment_of(problem, buffers, tile));
+                         paces_of(problem, tile), alignment_of(problem, buffers, tile));
   });
 }
 

@@ -30,11 +30,12 @@ namespace normgrad::cuda {
 namespace {
 
 constexpr int kWarps = 16;    // that sum and write
-constexpr int kCarriers = 2;  // that exchange
+constexpr int kCarriers = 3;  // that exchange
 constexpr int kThreads = 32 * (kWarps + kCarriers);
 constexpr int kChunk = 128;  // units of a chunk, at most
 constexpr int kLooks = kChunk / 32;
 constexpr int kMostSlots = 8;            // of a warp
+constexpr int kAhead = 2;                // channels whose sums are made before dx of one, at most
 constexpr int kRounds = 4;               // channels on their way in a block
 constexpr int kBlocks = 128;             // in all teams together
 constexpr int64_t kShared = 216 * 1024;  // for the slots
@@ -49,6 +50,7 @@ struct Deal {
   int64_t in_all;  // chunks of a channel
   int share;       // chunks of a channel that a warp has, at most
   int slots;       // of a warp
+  double inverse_count;
 };
 
 // What a deal costs: the units that each warp goes through, and what is lost between channels. A
@@ -80,6 +82,7 @@ Deal deal_of(const ChannelsProblem& problem) {
     for (int64_t chunks = ceil(units, kChunk); chunks <= 2 * ceil(units, kChunk); ++chunks) {
       Deal deal = {};
       deal.blocks = blocks;
+      deal.inverse_count = 1 / static_cast<double>(problem.samples * problem.length);
       deal.teams = static_cast<int>(std::min<int64_t>(kBlocks / blocks, problem.channels));
       deal.units = units;
       deal.chunk = static_cast<int>(ceil(units, chunks));
@@ -117,17 +120,24 @@ Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
 // Neither sum is ever this NaN: those that arithmetic makes are replaced by another.
 constexpr unsigned long long kNothing = ~0ull;
 
-__device__ void send_sum(double* to, double value) {
-  const double sent = isnan(value) ? __longlong_as_double(0x7FF8000000000000ll) : value;
-  asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(to), "l"(__double_as_longlong(sent))
+__device__ void send_sums(Sums* to, const Sums& sums) {
+  const auto bits = [](double value) {
+    return isnan(value) ? 0x7FF8000000000000ll : __double_as_longlong(value);
+  };
+  asm volatile("st.relaxed.gpu.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(bits(sums.dy)),
+               "l"(bits(sums.dy_t))
                : "memory");
 }
-__device__ double receive_sum(const double* from) {
-  unsigned long long bits;
+__device__ Sums receive_sums(const Sums* from) {
+  unsigned long long dy, dy_t;
   do {
-    asm volatile("ld.relaxed.gpu.b64 %0, [%1];" : "=l"(bits) : "l"(from) : "memory");
-  } while (bits == kNothing);
-  return __longlong_as_double(static_cast<long long>(bits));
+    asm volatile("ld.relaxed.gpu.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(dy), "=l"(dy_t)
+                 : "l"(from)
+                 : "memory");
+  } while (dy == kNothing || dy_t == kNothing);
+  return {__longlong_as_double(static_cast<long long>(dy)),
+          __longlong_as_double(static_cast<long long>(dy_t))};
 }
 
 // A warp's chunk of a channel, the same in each.
@@ -166,6 +176,23 @@ struct Part {
   }
 };
 
+// A turn: a chunk of a channel and the slot that it passes through.
+struct Turn {
+  int round = 0, index = 0;  // the warp's chunk of the channel
+  int slot = 0, phase = 0;   // of the slot's barrier
+
+  __device__ void advance(const Deal& deal) {
+    if (++index == deal.share) {
+      index = 0;
+      ++round;
+    }
+    if (++slot == deal.slots) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 template <class T>
 struct Worker : Part<T> {
   int warp, lane;
@@ -189,8 +216,8 @@ struct Worker : Part<T> {
     }
     __syncwarp();
   }
-  __device__ uint4* slot(int turn) const {
-    return this->slots + (warp * this->deal.slots + turn % this->deal.slots) * 2 * this->deal.chunk;
+  __device__ uint4* slot(const Turn& turn) const {
+    return this->slots + (warp * this->deal.slots + turn.slot) * 2 * this->deal.chunk;
   }
   __device__ int count(const Piece& p, int unit) const {
     const int64_t left = this->problem.length - p.first - unit * kUnit<T>;
@@ -203,14 +230,14 @@ struct Worker : Part<T> {
   }
 
   // Fills the slot of a turn: by a bulk copy, or by what each lane will look at.
-  __device__ void load(int turn) const {
-    const int round = turn / this->deal.share;
-    const Piece p = this->board.pieces[warp][turn - round * this->deal.share];
-    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, round, p);
-    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, round, p);
+  __device__ void load(const Turn& turn) const {
+    if (lane > 0 && this->bulk.x && this->bulk.dy) return;
+    const Piece p = this->board.pieces[warp][turn.index];
+    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, turn.round, p);
+    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, turn.round, p);
     uint4* x_slot = slot(turn);
     uint4* dy_slot = x_slot + this->deal.chunk;
-    Barrier* full = &this->board.full[warp][turn % this->deal.slots];
+    Barrier* full = &this->board.full[warp][turn.slot];
     if (lane == 0) {
       const uint32_t bytes = 16 * p.units;
       expect_bytes(full, bytes * (this->bulk.x + this->bulk.dy));
@@ -236,30 +263,30 @@ struct Worker : Part<T> {
   }
 
   // Adds the chunk of a turn; the last one of a channel ends its sums.
-  __device__ void add(int turn, Sums& sums) const {
-    const int round = turn / this->deal.share, index = turn - round * this->deal.share;
-    const int units = this->board.pieces[warp][index].units;
-    const Centring centring = this->board.centring[round % kRounds];
+  __device__ void add(const Turn& turn, Sums& sums) const {
+    const int units = this->board.pieces[warp][turn.index].units;
+    const Centring centring = this->board.centring[turn.round % kRounds];
     const uint4* x_slot = slot(turn);
-    wait(&this->board.full[warp][turn % this->deal.slots], turn / this->deal.slots & 1);
+    wait(&this->board.full[warp][turn.slot], turn.phase);
     uint4 x[kLooks], dy[kLooks];
     look(x_slot, units, x);
     look(x_slot + this->deal.chunk, units, dy);
+    UnitSums<T> chunk;
 #pragma unroll
-    for (int k = 0; k < kLooks; ++k) sums.add(unit_sums<T>(x[k], dy[k], centring));
-    if (index + 1 < this->deal.share) return;
+    for (int k = 0; k < kLooks; ++k) chunk.add(x[k], dy[k], [&](int) { return centring; });
+    sums.add(chunk.total());
+    if (turn.index + 1 < this->deal.share) return;
     sums = warp_sum(sums);
     if (lane == 0) {
-      this->board.sums[round % kRounds][warp] = sums;
-      arrive(&this->board.summed[round % kRounds]);
+      this->board.sums[turn.round % kRounds][warp] = sums;
+      arrive(&this->board.summed[turn.round % kRounds]);
     }
     sums = {};
   }
 
-  __device__ void write(int turn, const DxScalars& scalars) const {
-    const int round = turn / this->deal.share;
-    const Piece p = this->board.pieces[warp][turn - round * this->deal.share];
-    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, round, p);
+  __device__ void write(const Turn& turn, const DxScalars& scalars) const {
+    const Piece p = this->board.pieces[warp][turn.index];
+    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, turn.round, p);
     const uint4* x_slot = slot(turn);
     uint4 x_units[kLooks], dy_units[kLooks];
     look(x_slot, this->problem.frozen ? 0 : p.units, x_units);
@@ -281,22 +308,27 @@ struct Worker : Part<T> {
     }
   }
 
-  // Sums run a channel ahead of dx, as far as there is room.
-  __device__ void work(int turns) const {
-    const int share = this->deal.share, slots = this->deal.slots;
+  // Sums run a channel or two ahead of dx, as far as there is room; one slice is on its way.
+  __device__ void work(Turn loads, int rounds) const {
+    const Deal& deal = this->deal;
+    const int rounds_ahead = max(1, min(kAhead, deal.slots / deal.share - 2));
+    const int ahead = min((1 + rounds_ahead) * deal.share, deal.slots);
+    int free = ahead;  // turns that may be added before the next dx
     Sums sums;
-    int added = 0;
-    for (int round = 0; round * share < turns; ++round) {
-      const int ahead = min(turns, min((round + 2) * share, round * share + slots));
-      for (; added < ahead; ++added) add(added, sums);
+    Turn adds, writes;
+    for (int round = 0; round < rounds; ++round) {
+      for (; free > 0 && rounds > adds.round; --free, adds.advance(deal)) add(adds, sums);
       wait(&this->board.known[round % kRounds], round / kRounds & 1);
       const Channel& channel = this->board.channel[round % kRounds];
       const DxScalars scalars = channel.scalars;
       const bool wide = channel.wide;
-      for (int turn = round * share; turn < (round + 1) * share; ++turn) {
-        if (!wide) write(turn, scalars);
+      for (int i = 0; i < deal.share; ++i, ++free, writes.advance(deal)) {
+        if (!wide) write(writes, scalars);
         __syncwarp();
-        if (turn + slots < turns) load(turn + slots);
+        if (rounds > loads.round) {
+          load(loads);
+          loads.advance(deal);
+        }
       }
       if (wide && this->rank == 0) {
         wide_channel<T>(this->problem, this->buffers, this->channel_of(round),
@@ -306,39 +338,39 @@ struct Worker : Part<T> {
   }
 };
 
-// The centring of a round, two rounds before it: the workers wait for a round's scalars before they
-// add up the second after it.
+// What is given of a round's channel.
 template <class T>
-__device__ void note_centring(const Part<T>& part, int round) {
-  if (round >= part.rounds() || threadIdx.x % 32 != 0) return;
-  const Given given = load_given(part.problem, part.buffers, part.channel_of(round));
-  part.board.centring[round % kRounds] = centring_of(part.problem, given);
+__device__ Given given_of(const Part<T>& part, int round) {
+  if (round >= part.rounds()) return {};
+  return load_given(part.problem, part.buffers, part.channel_of(round));
 }
 
-// The sums of one round: from the warps to the team, from the team to the warps.
+// The sums of one round: from the warps to the team, from the team to the warps. `given` is of this
+// round and leaves as that of the carrier's next.
 template <class T>
-__device__ void carry(const Part<T>& part, int round, Sums* exchange) {
+__device__ void carry(const Part<T>& part, int round, Given& given, Sums* exchange) {
   Board& board = part.board;
   const int lane = threadIdx.x % 32, place = round % kRounds;
   const int64_t c = part.channel_of(round);
-  const Given given = load_given(part.problem, part.buffers, c);
-  note_centring(part, round + 2);
+  const Prepared prepared = prepare_channel(part.problem, given);
+  given = given_of(part, round + kCarriers);
   wait(&board.summed[place], round / kRounds & 1);
   Sums sums = warp_sum(lane < kWarps ? board.sums[place][lane] : Sums{});
-  Sums* team = exchange + c * part.deal.blocks;
   if (part.deal.blocks > 1) {
-    if (lane == 0) {
-      send_sum(&team[part.rank].dy, sums.dy);
-      send_sum(&team[part.rank].dy_t, sums.dy_t);
-    }
+    Sums* team = exchange + c * part.deal.blocks;
+    if (lane == 0) send_sums(&team[part.rank], sums);
     sums = {};
     for (int block = lane; block < part.deal.blocks; block += 32) {
-      sums.add({receive_sum(&team[block].dy), receive_sum(&team[block].dy_t)});
+      sums.add(receive_sums(&team[block]));
     }
     sums = warp_sum(sums);
   }
   if (lane != 0) return;
-  board.channel[place] = finish_channel(part.problem, part.buffers, c, given, sums, part.rank == 0);
+  // Every warp is done with the round before this one, whose place it takes, and waits for this
+  // one's scalars before it comes to its own.
+  board.centring[(round + kCarriers) % kRounds] = centring_of(part.problem, given);
+  board.channel[place] = finish_channel(part.problem, part.buffers, c, prepared, sums,
+                                        part.deal.inverse_count, part.rank == 0);
   arrive(&board.known[place]);
 }
 
@@ -366,13 +398,18 @@ __global__ void __launch_bounds__(kThreads, 1)
                         slots,
                         static_cast<int>(blockIdx.x) / deal.blocks,
                         static_cast<int>(blockIdx.x) % deal.blocks};
-  const int turns = part.rounds() * deal.share;
+  const int rounds = part.rounds();
   const Worker<T> worker(part);
+  Given given = {};
+  Turn loads;
   if (warp < kWarps) {
     worker.note_pieces();
-    for (int turn = 0; turn < min(turns, deal.slots); ++turn) worker.load(turn);
+    for (int i = 0; i < deal.slots && rounds > loads.round; ++i, loads.advance(deal)) {
+      worker.load(loads);
+    }
   } else {
-    note_centring(part, warp - kWarps);
+    given = given_of(part, warp - kWarps);
+    board.centring[warp - kWarps] = centring_of(problem, given);
     const double nothing = __longlong_as_double(static_cast<long long>(kNothing));
     for (int round = threadIdx.x - 32 * kWarps; round < part.rounds(); round += 32 * kCarriers) {
       exchange[part.channel_of(round) * deal.blocks + part.rank] = {nothing, nothing};
@@ -381,10 +418,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (deal.blocks > 1) cooperative_groups::this_grid().sync();
   if (warp < kWarps) {
-    worker.work(turns);
+    worker.work(loads, rounds);
   } else {
     for (int round = warp - kWarps; round < part.rounds(); round += kCarriers) {
-      carry(part, round, exchange);
+      carry(part, round, given, exchange);
     }
   }
 #endif

@@ -7,7 +7,7 @@
 // them, and dx (reads x and dy again, writes dx; backwards, so that it meets what the first pass
 // left in the L2). 5 elements moved where 3 are the least: 0.6 of copy speed at best.
 //
-// Order of the sums: a unit of 16 bytes along the length (or 8 rows of a column) in float32; a
+// Order of the sums: 4 units of 16 bytes along the length (or 8 rows of a column) in float32; a
 // thread's units, a block's threads and a channel's parts in float64. All of it follows from shape
 // and dtype: what does not start at a multiple of 16 bytes is loaded element by element.
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace normgrad::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 4;  // units that a thread loads before it uses the first
+constexpr int kBatch = 4;  // units that a thread loads before it uses the first: along the length
+constexpr int kRows = 2;   // and along the channels, where scalars take the registers
 
 // Positions of a grid of outer x inner, taken with a fixed stride and no division.
 struct Walk {
@@ -143,10 +144,12 @@ __global__ void __launch_bounds__(kThreads)
       item += kThreads;
       walk.advance();
     }
+    UnitSums<T> batch;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      sums.add(unit_sums<T>(x_units[i], dy_units[i], centring));
+      batch.add(x_units[i], dy_units[i], [&](int) { return centring; });
     }
+    sums.add(batch.total());
   }
   const Crew crew = {static_cast<int>(threadIdx.x), kThreads, 0};
   sums = crew.sum(sums, scratch);
@@ -155,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rows of channels: block (part, tile of columns); a thread keeps its columns.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     column_sums_kernel(const __grid_constant__ ChannelsProblem problem,
                        const __grid_constant__ Buffers buffers, const __grid_constant__ Cut cut,
                        Aligned aligned, Sums* partial) {
@@ -176,12 +179,12 @@ __global__ void __launch_bounds__(kThreads)
   int64_t row = part * cut.part + line;
   Walk walk(row, lines, cut.inner);
   while (row < end && columns > 0) {
-    float dy_sums[kColumns] = {}, dy_t_sums[kColumns] = {};
+    UnitSums<T> batch;
+#pragma unroll 1
+    for (int group = 0; group < 8; group += kRows) {
+      uint4 x_units[kRows], dy_units[kRows];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint4 x_units[kBatch], dy_units[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < kRows; ++i) {
         const int count = row < end ? columns : 0;
         const T* x = static_cast<const T*>(buffers.x) + c + walk.outer * problem.x.sample +
                      walk.inner * problem.x.position;
@@ -194,19 +197,12 @@ __global__ void __launch_bounds__(kThreads)
       }
       // A row that is not there has dy = 0, and x = 0, which is as good as any.
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        float x[kColumns], dy[kColumns];
-        unpack<T>(x_units[i], x);
-        unpack<T>(dy_units[i], dy);
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) {
-          dy_sums[k] += dy[k];
-          dy_t_sums[k] = fmaf(dy[k], centring[k](x[k]), dy_t_sums[k]);
-        }
+      for (int i = 0; i < kRows; ++i) {
+        batch.add(x_units[i], dy_units[i], [&](int k) { return centring[k]; });
       }
     }
 #pragma unroll
-    for (int k = 0; k < kColumns; ++k) sums[k].add({dy_sums[k], dy_t_sums[k]});
+    for (int k = 0; k < kColumns; ++k) sums[k].add({batch.dy[k], batch.dy_t[k]});
   }
 #pragma unroll
   for (int k = 0; k < kColumns; ++k) {
@@ -232,8 +228,8 @@ __global__ void __launch_bounds__(kFinishThreads)
   const Crew crew = {static_cast<int>(threadIdx.x), kFinishThreads, 0};
   const int64_t c = blockIdx.x;
   const double inverse = inverse_count(problem, buffers);
-  const Given given = load_given(problem, buffers, c);
-  const Normalizer n = normalizer_of(problem, given);
+  const Prepared prepared = prepare_channel(problem, load_given(problem, buffers, c));
+  const Normalizer& n = prepared.normalizer;
   Totals totals;
   bool safe = true;
   wait_for_previous_kernel();
@@ -243,7 +239,7 @@ __global__ void __launch_bounds__(kFinishThreads)
       sums.add(workspace.sums[cut.last ? part * problem.channels + c : c * cut.parts + part]);
     }
     sums = crew.sum(sums, scratch);
-    totals = totals_of(n, sums, centring_of(problem, given));
+    totals = totals_of(n, sums, prepared.centring);
     safe = are_safe(n, totals, inverse);
     if (!safe) totals = wide_totals<T>(problem, buffers, c, crew, scratch);
   } else if (problem.step == ChannelsStep::kElementwise) {
@@ -252,7 +248,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   }
   if (threadIdx.x != 0) return;
   store_totals(problem, buffers, c, totals);
-  workspace.channels[c] = make_channel(problem, given, n, totals, inverse, safe);
+  workspace.channels[c] = make_channel(problem, prepared, totals, inverse, safe);
 }
 
 template <class T>
@@ -302,7 +298,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     column_dx_kernel(const __grid_constant__ ChannelsProblem problem,
                      const __grid_constant__ Buffers buffers, const __grid_constant__ Cut cut,
                      Aligned aligned, const Channel* channels) {
@@ -328,10 +324,10 @@ __global__ void __launch_bounds__(kThreads)
     scalars[i] = channel.scalars;
   }
   while (row < end) {
-    uint4 x_units[kBatch], dy_units[kBatch];
-    T* to[kBatch];
+    uint4 x_units[kRows], dy_units[kRows];
+    T* to[kRows];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const int count = row < end ? columns : 0;
       const T* x = static_cast<const T*>(buffers.x) + c + walk.outer * problem.x.sample +
                    walk.inner * problem.x.position;
@@ -346,7 +342,7 @@ __global__ void __launch_bounds__(kThreads)
       walk.advance();
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       float x[kColumns], dy[kColumns], dx[kColumns];
       unpack<T>(x_units[i], x);
       unpack<T>(dy_units[i], dy);

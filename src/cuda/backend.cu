@@ -9,6 +9,7 @@ namespace normgrad::cuda {
 std::span<const Backend> backends() {
   static const Backend kBackends[] = {
       {"cuda:auto", Device::kCuda, &choose_rows, &choose_channels, &copy},
+      {"cuda:channels_columns", Device::kCuda, &choose_rows, &choose_channels_columns, &copy},
       {"cuda:channels_cluster", Device::kCuda, &choose_rows, &choose_channels_cluster, &copy},
       {"cuda:channels_team", Device::kCuda, &choose_rows, &choose_channels_team, &copy},
       {"cuda:channels_two_pass", Device::kCuda, &choose_rows, &choose_channels_two_pass, &copy},

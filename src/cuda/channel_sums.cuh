@@ -108,8 +108,8 @@ __device__ void for_channel(const ChannelsProblem& problem, const Buffers& buffe
 
 // The totals of a channel in float64 throughout, for the few that float32 does not serve.
 template <class T>
-__device__ __noinline__ Totals wide_totals(const ChannelsProblem& problem, const Buffers& buffers,
-                                           int64_t c, const Crew& crew, Sums* scratch) {
+__device__ Totals wide_totals(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                              const Crew& crew, Sums* scratch) {
   const Normalizer n = normalizer_of(problem, load_given(problem, buffers, c));
   Sums centred, normalized;
   for_channel<T>(problem, buffers, c, crew, [&](double x, double dy, int64_t, int64_t) {
@@ -119,6 +119,14 @@ __device__ __noinline__ Totals wide_totals(const ChannelsProblem& problem, const
   centred = crew.sum(centred, scratch);
   normalized = crew.sum(normalized, scratch);
   return {centred.dy, centred.dy_t, normalized.dy_t};
+}
+
+// The same, apart from its caller's registers.
+template <class T>
+__device__ __noinline__ Totals wide_totals_apart(const ChannelsProblem& problem,
+                                                 const Buffers& buffers, int64_t c,
+                                                 const Crew& crew, Sums* scratch) {
+  return wide_totals<T>(problem, buffers, c, crew, scratch);
 }
 
 // From the sums of a channel to its scalars. `stores`: and to the outputs, unless it is wide, which
@@ -140,7 +148,7 @@ static __device__ __noinline__ Channel finish_channel(const ChannelsProblem& pro
 template <class T>
 __device__ __noinline__ void wide_channel(const ChannelsProblem& problem, const Buffers& buffers,
                                           int64_t c, const Crew& crew, Sums* scratch) {
-  const Totals totals = wide_totals<T>(problem, buffers, c, crew, scratch);
+  const Totals totals = wide_totals_apart<T>(problem, buffers, c, crew, scratch);
   if (crew.thread == 0) store_totals(problem, buffers, c, totals);
   if (!problem.has_dx) return;
   const Prepared prepared = prepare_channel(problem, load_given(problem, buffers, c));

@@ -1,4 +1,5 @@
-// Which kernel a BatchNorm takes: a function of shape, dtype and the axis that is contiguous.
+// Which kernel a BatchNorm takes: a function of shape, dtype and the axis that is contiguous (and
+// of the kind of GPU).
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -7,30 +8,49 @@
 #include "cuda/channels.hpp"
 
 namespace normgrad::cuda {
+namespace {
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&value, which, device) == cudaSuccess) {
+    return value;
+  }
+  (void)cudaGetLastError();
+  return 0;
+}
+
+// Long runs are for teams, which copy them in bulk if they start and end at multiples of 16 bytes.
+bool suits_teams(const ChannelsProblem& problem) {
+  constexpr int64_t kLongRun = 1536;
+  const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
+  return bytes >= kLongRun && bytes % 16 == 0 && team_overlaps(problem);
+}
+
+}  // namespace
 
 Status check_fused(const char* kernel, const ChannelsProblem& problem) {
-  if (problem.step == ChannelsStep::kAll && problem.has_dx && needs_sums(problem) &&
-      problem.channels > 0) {
-    return {};
+  if (problem.step != ChannelsStep::kAll || !problem.has_dx || !needs_sums(problem) ||
+      problem.channels == 0) {
+    return {Code::kUnsupportedDevice,
+            std::string(kernel) + ": expected dx and sums to make it of, in one step"};
   }
-  return {Code::kUnsupportedDevice,
-          std::string(kernel) + ": expected dx and sums to make it of, in one step"};
+  if (attribute(cudaDevAttrComputeCapabilityMajor) < 9 ||
+      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 227 * 1024) {
+    return {Code::kUnsupportedDevice,
+            std::string(kernel) +
+                ": expected a GPU with clusters and 227 KiB of shared memory, as compute "
+                "capability 9.0 has"};
+  }
+  return {};
 }
 
-int multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return 0;
-  }
-  return count;
-}
+int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
 
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
-  for (const auto choose : {&choose_channels_cluster, &choose_channels_team}) {
-    if (choose(problem, kernel).ok()) return {};
-  }
+  if (choose_channels_columns(problem, kernel).ok()) return {};
+  if (suits_teams(problem) && choose_channels_team(problem, kernel).ok()) return {};
+  if (choose_channels_cluster(problem, kernel).ok()) return {};
   return choose_channels_two_pass(problem, kernel);
 }
 

@@ -13,14 +13,17 @@ inline bool walks_channels(const ChannelsProblem& problem) {
 }
 
 // What the kernels that read everything once have in common: there are sums to make and a dx to
-// make of them. (Anything else takes one pass anyway.)
+// make of them (anything else takes one pass anyway), on a GPU with clusters and bulk copies.
 Status check_fused(const char* kernel, const ChannelsProblem& problem);
 
-// Of the current device.
+// Of the current device; 0 if there is none.
 int multiprocessors();
 
 Status choose_channels_two_pass(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+Status choose_channels_columns(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_cluster(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+// Whether the team's kernel keeps memory busy: a warp's share of a channel fits its slots twice.
+bool team_overlaps(const ChannelsProblem& problem);
 
 }  // namespace normgrad::cuda

@@ -16,9 +16,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/async.cuh"
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
+#include "cuda/cluster.cuh"
 #include "cuda/launch.cuh"
 
 namespace normgrad::cuda {
@@ -134,18 +134,6 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers, con
           aligned(buffers.dx, problem.dx)};
 }
 
-__device__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 // A thread's unit of a run: its elements up to `split` are of one channel, the others of the next.
 struct Span {
   int first, start;  // channel in the group, position in it
@@ -217,13 +205,6 @@ __device__ __noinline__ void store_elements(T* to, const T* slot, const Channel*
   }
 }
 
-// To the thread's own place in shared memory, where nobody else looks.
-__device__ void copy_unit(uint32_t slot, const char* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot),
-               "l"(__cvta_generic_to_global(from))
-               : "memory");
-}
-
 // A channel's share of what the threads left: of the units that start in it.
 template <class T>
 __device__ Sums channel_sum(const Sums* left, const Tile& tile, int64_t length, int channel) {
@@ -241,8 +222,9 @@ __device__ Sums channel_sum(const Sums* left, const Tile& tile, int64_t length, 
   return warp_sum(sums);
 }
 
+// float16 takes more registers to unpack.
 template <class T>
-__global__ void __launch_bounds__(kMostThreads, 4)
+__global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
     cluster_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
                    const __grid_constant__ Paces paces, Aligned aligned) {
@@ -291,8 +273,8 @@ __global__ void __launch_bounds__(kMostThreads, 4)
     const uint32_t dy_distance = tile.steps * cells * 16;
 #pragma unroll 1
     for (int k = 0; k < steps; ++k) {
-      copy_unit(slot, x.at);
-      copy_unit(slot + dy_distance, dy.at);
+      copy_async(slot, x.at);
+      copy_async(slot + dy_distance, dy.at);
       slot += cells * 16;
       const bool wraps = pieces.advance();
       x.advance(wraps);
@@ -322,7 +304,7 @@ __global__ void __launch_bounds__(kMostThreads, 4)
   if (steps > 0) {
     const int next = min(span.first + 1, channels - 1);
     const Centring first = prepared[span.first].centring, second = prepared[next].centring;
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    wait_for_copies();
 #pragma unroll 1
     for (int k = 0; k < steps;) {
       UnitSums<T> some;

@@ -19,7 +19,6 @@
 #include <cooperative_groups.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/async.cuh"
 #include "cuda/channel_sums.cuh"
@@ -30,13 +29,14 @@ namespace normgrad::cuda {
 namespace {
 
 constexpr int kWarps = 16;    // that sum and write
-constexpr int kCarriers = 3;  // that exchange
+constexpr int kCarriers = 4;  // that exchange
 constexpr int kThreads = 32 * (kWarps + kCarriers);
 constexpr int kChunk = 128;  // units of a chunk, at most
+constexpr int kLeastChunk = 16;
 constexpr int kLooks = kChunk / 32;
 constexpr int kMostSlots = 8;            // of a warp
 constexpr int kAhead = 2;                // channels whose sums are made before dx of one, at most
-constexpr int kRounds = 4;               // channels on their way in a block
+constexpr int kRounds = 8;               // channels on their way in a block
 constexpr int kBlocks = 128;             // in all teams together
 constexpr int64_t kShared = 216 * 1024;  // for the slots
 
@@ -51,48 +51,46 @@ struct Deal {
   int share;       // chunks of a channel that a warp has, at most
   int slots;       // of a warp
   double inverse_count;
+
+  bool fits_twice() const { return slots >= 2 * share; }
 };
 
 // What a deal costs: the units that each warp goes through, and what is lost between channels. A
-// warp moves about 40 units a microsecond. Sums take 2 to 3 us to travel, but for those of a slice
-// that fits twice nearly nobody waits.
+// warp moves about 40 units a microsecond; an exchange takes 2 us, of which little shows where a
+// slice fits twice, but no channel takes less. (H200)
 int64_t cost_of(const Deal& deal, int64_t channels) {
   const int64_t rounds = (channels + deal.teams - 1) / deal.teams;
   const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
-  const int64_t lost = deal.slots >= 3 * deal.share   ? 15
-                       : deal.slots >= 2 * deal.share ? 40
-                       : deal.slots > deal.share      ? 80
-                                                      : 130;
-  return rounds * (slice + lost) + slice;
+  const int64_t lost = deal.fits_twice() ? 30 : deal.slots > deal.share ? 60 : 90;
+  return rounds * std::max<int64_t>(slice + lost, 90) + slice;
 }
 
-// The cheapest deal, or none (blocks = 0) if a channel does not fit on the chip.
+// The cheapest deal, or none (blocks = 0) if a channel does not fit on the chip. It is made anew
+// for each launch: few sizes of teams are tried, and for each share of a warp the smallest chunks.
 Deal deal_of(const ChannelsProblem& problem) {
+  if (problem.samples == 0 || problem.channels == 0 || problem.length == 0) return {};
   const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t units = ceil(problem.length, unit);
   Deal best = {};
   int64_t least = 0;
-  const int64_t in_sight = ceil(units * problem.samples, int64_t{kBlocks} * kWarps * kChunk);
-  if (units == 0 || in_sight > kMostSlots) return best;
-  const char* tune = getenv("BN_K");
-  const int forced = tune ? atoi(tune) : 0;
-  for (int blocks = 1; blocks <= kBlocks; ++blocks) {
-    if (forced && blocks != forced) continue;
-    for (int64_t chunks = ceil(units, kChunk); chunks <= 2 * ceil(units, kChunk); ++chunks) {
+  for (const int blocks : {1, 2, 3, 4, 6, 8, 10, 12, 16, 21, 25, 32, 42, 64, 128}) {
+    for (int share = 1; share <= kMostSlots; ++share) {
+      const int64_t room = int64_t{blocks} * kWarps * share;
+      const int64_t chunks = std::min(room / problem.samples, ceil(units, kLeastChunk));
+      if (chunks == 0 || ceil(units, chunks) > kChunk) continue;
       Deal deal = {};
       deal.blocks = blocks;
-      deal.inverse_count = 1 / static_cast<double>(problem.samples * problem.length);
       deal.teams = static_cast<int>(std::min<int64_t>(kBlocks / blocks, problem.channels));
       deal.units = units;
       deal.chunk = static_cast<int>(ceil(units, chunks));
       deal.chunks = ceil(units, deal.chunk);
       deal.in_all = problem.samples * deal.chunks;
-      const int64_t share = ceil(deal.in_all, int64_t{blocks} * kWarps);
+      deal.share = static_cast<int>(ceil(deal.in_all, int64_t{blocks} * kWarps));
       deal.slots =
           static_cast<int>(std::min<int64_t>(kMostSlots, kShared / (kWarps * 2 * 16 * deal.chunk)));
-      if (share > deal.slots) continue;
-      deal.share = static_cast<int>(share);
+      if (deal.share > deal.slots) continue;
+      deal.inverse_count = 1 / static_cast<double>(problem.samples * problem.length);
       const int64_t cost = cost_of(deal, problem.channels);
       if (best.blocks == 0 || cost < least) {
         best = deal;
@@ -345,15 +343,20 @@ __device__ Given given_of(const Part<T>& part, int round) {
   return load_given(part.problem, part.buffers, part.channel_of(round));
 }
 
-// The sums of one round: from the warps to the team, from the team to the warps. `given` is of this
-// round and leaves as that of the carrier's next.
+// Of a carrier's round and of its next, which is asked for that early: memory is busy.
+struct Givens {
+  Given now, next;
+};
+
+// The sums of one round: from the warps to the team, from the team to the warps.
 template <class T>
-__device__ void carry(const Part<T>& part, int round, Given& given, Sums* exchange) {
+__device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exchange) {
   Board& board = part.board;
   const int lane = threadIdx.x % 32, place = round % kRounds;
   const int64_t c = part.channel_of(round);
-  const Prepared prepared = prepare_channel(part.problem, given);
-  given = given_of(part, round + kCarriers);
+  const Prepared prepared = prepare_channel(part.problem, givens.now);
+  const Centring later = centring_of(part.problem, givens.next);
+  givens = {givens.next, given_of(part, round + 2 * kCarriers)};
   wait(&board.summed[place], round / kRounds & 1);
   Sums sums = warp_sum(lane < kWarps ? board.sums[place][lane] : Sums{});
   if (part.deal.blocks > 1) {
@@ -368,7 +371,7 @@ __device__ void carry(const Part<T>& part, int round, Given& given, Sums* exchan
   if (lane != 0) return;
   // Every warp is done with the round before this one, whose place it takes, and waits for this
   // one's scalars before it comes to its own.
-  board.centring[(round + kCarriers) % kRounds] = centring_of(part.problem, given);
+  board.centring[(round + kCarriers) % kRounds] = later;
   board.channel[place] = finish_channel(part.problem, part.buffers, c, prepared, sums,
                                         part.deal.inverse_count, part.rank == 0);
   arrive(&board.known[place]);
@@ -400,7 +403,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         static_cast<int>(blockIdx.x) % deal.blocks};
   const int rounds = part.rounds();
   const Worker<T> worker(part);
-  Given given = {};
+  Givens givens = {};
   Turn loads;
   if (warp < kWarps) {
     worker.note_pieces();
@@ -408,8 +411,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load(loads);
     }
   } else {
-    given = given_of(part, warp - kWarps);
-    board.centring[warp - kWarps] = centring_of(problem, given);
+    givens = {given_of(part, warp - kWarps), given_of(part, warp - kWarps + kCarriers)};
+    board.centring[warp - kWarps] = centring_of(problem, givens.now);
     const double nothing = __longlong_as_double(static_cast<long long>(kNothing));
     for (int round = threadIdx.x - 32 * kWarps; round < part.rounds(); round += 32 * kCarriers) {
       exchange[part.channel_of(round) * deal.blocks + part.rank] = {nothing, nothing};
@@ -421,7 +424,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     worker.work(loads, rounds);
   } else {
     for (int round = warp - kWarps; round < part.rounds(); round += kCarriers) {
-      carry(part, round, given, exchange);
+      carry(part, round, givens, exchange);
     }
   }
 #endif
@@ -440,6 +443,11 @@ Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void*
 }
 
 }  // namespace
+
+bool team_overlaps(const ChannelsProblem& problem) {
+  const Deal deal = deal_of(problem);
+  return deal.blocks > 0 && deal.fits_twice();
+}
 
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
   const Status fused = check_fused("channels_team", problem);

@@ -20,8 +20,9 @@ namespace normgrad::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBatch = 4;  // units that a thread loads before it uses the first: along the length
-constexpr int kRows = 2;   // and along the channels, where scalars take the registers
+constexpr int kColumns =
+    4;  // of a row that a thread keeps: with 8, scalars and sums fill the registers
+constexpr int kBatch = 4;  // units or quads that a thread loads before it uses the first
 
 // Positions of a grid of outer x inner, taken with a fixed stride and no division.
 struct Walk {
@@ -44,6 +45,59 @@ struct Walk {
   }
 };
 
+// Four elements of a row.
+template <class T>
+using Quad = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
+
+template <class T>
+__device__ Quad<T> load_quad(const T* from, int count, bool aligned) {
+  if (aligned && count == kColumns) return *reinterpret_cast<const Quad<T>*>(from);
+  T values[kColumns];
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) values[i] = i < count ? from[i] : T(0.0f);
+  return reinterpret_cast<const Quad<T>&>(values);
+}
+template <class T>
+__device__ void unpack_quad(const Quad<T>& quad, float (&values)[kColumns]) {
+  const T* elements = reinterpret_cast<const T*>(&quad);
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) values[i] = widen(elements[i]);
+}
+template <class T>
+__device__ void store_quad(T* to, const float (&values)[kColumns], int count, bool aligned) {
+  T elements[kColumns];
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) elements[i] = narrow<T>(values[i]);
+  if (aligned && count == kColumns) {
+    *reinterpret_cast<Quad<T>*>(to) = reinterpret_cast<const Quad<T>&>(elements);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    if (i < count) to[i] = elements[i];
+  }
+}
+
+// A thread's step from row to row in a tensor, in bytes, and what is added where it leads into a
+// further sample.
+struct Pace {
+  int64_t step, wrap;
+};
+template <class Byte>
+struct Row {
+  Byte* at;
+
+  template <class Data>
+  __device__ Row(Data* data, const ChannelsProblem::Strides& strides, int64_t c, int64_t sample,
+                 int64_t position)
+      : at(reinterpret_cast<Byte*>(data + c + sample * strides.sample +
+                                   position * strides.position)) {}
+  __device__ void advance(const Pace& pace, bool wraps) {
+    at += pace.step;
+    if (wraps) at += pace.wrap;
+  }
+};
+
 // How a problem is cut up. `last`: rows of channels, otherwise planes.
 struct Cut {
   bool last;
@@ -51,8 +105,10 @@ struct Cut {
   int64_t items;  // planes: units of a channel; rows: their number
   int64_t parts;  // of the items, a block each
   int64_t part;   // items of a part
-  int width;      // rows: units of a row that a block has side by side
+  int width;      // rows: quads of a row that a block has side by side
   int64_t tiles;  // planes: channels; rows: blocks side by side
+  Pace x, dy, dx;
+  int64_t positions;  // rows: that a step adds, beside whole samples
 };
 
 Cut cut_of(const ChannelsProblem& problem) {
@@ -62,14 +118,26 @@ Cut cut_of(const ChannelsProblem& problem) {
   cut.last = walks_channels(problem);
   int64_t wanted, least;  // parts; items of one
   if (cut.last) {
-    const int64_t units = ceil(problem.channels, unit);
+    const int64_t quads = ceil(problem.channels, kColumns);
     cut.width = 1;
-    while (cut.width < 32 && cut.width < units) cut.width *= 2;
+    while (cut.width < 64 && cut.width < quads) cut.width *= 2;
     cut.inner = problem.length;
     cut.items = problem.samples * problem.length;
-    cut.tiles = ceil(units, cut.width);
+    cut.tiles = ceil(quads, cut.width);
     wanted = ceil(512, cut.tiles);
-    least = kThreads / cut.width * 8;
+    const int64_t lines = kThreads / cut.width;
+    least = lines * 8;
+    const int64_t length = std::max<int64_t>(1, problem.length);
+    const int64_t samples = lines / length;
+    cut.positions = lines % length;
+    const auto pace = [&](const ChannelsProblem::Strides& strides) -> Pace {
+      const int64_t size = 16 / unit;
+      return {(samples * strides.sample + cut.positions * strides.position) * size,
+              (strides.sample - length * strides.position) * size};
+    };
+    cut.x = pace(problem.x);
+    cut.dy = pace(problem.dy);
+    cut.dx = pace(problem.dx);
   } else {
     cut.inner = ceil(problem.length, unit);
     cut.items = problem.samples * cut.inner;
@@ -91,7 +159,7 @@ Workspace workspace_at(const ChannelsProblem& problem, void* memory) {
   return {channels, reinterpret_cast<Sums*>(channels + problem.channels)};
 }
 
-// Whether every unit that the kernels see starts at a multiple of 16 bytes.
+// Whether every unit or quad that the kernels see starts at a multiple of its size.
 struct Aligned {
   bool x, dy, dx;
 };
@@ -101,9 +169,10 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers) {
     const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
     const int64_t other = last ? strides.position : strides.channel;
     const int64_t extent = last ? problem.length : problem.channels;
-    return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
-           (problem.samples == 1 || strides.sample * size % 16 == 0) &&
-           (extent == 1 || other * size % 16 == 0);
+    const int64_t unit = last ? kColumns * size : 16;
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % unit == 0 &&
+           (problem.samples == 1 || strides.sample * size % unit == 0) &&
+           (extent == 1 || other * size % unit == 0);
   };
   return {aligned(buffers.x, problem.x), aligned(buffers.dy, problem.dy),
           problem.has_dx && aligned(buffers.dx, problem.dx)};
@@ -156,6 +225,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partial[blockIdx.x] = sums;
 }
 
+// The rows of a part that a line of threads has.
+__device__ int rows_of(const Cut& cut, int64_t part, int line, int lines) {
+  const int64_t rows = min(cut.part, cut.items - part * cut.part);
+  return static_cast<int>((rows - line + lines - 1) / lines);
+}
+
 // Rows of channels: block (part, tile of columns); a thread keeps its columns.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -163,7 +238,6 @@ __global__ void __launch_bounds__(kThreads, 2)
                        const __grid_constant__ Buffers buffers, const __grid_constant__ Cut cut,
                        Aligned aligned, Sums* partial) {
   __shared__ Sums scratch[kThreads];
-  constexpr int kColumns = kUnit<T>;
   const int64_t part = blockIdx.x / cut.tiles, tile = blockIdx.x - part * cut.tiles;
   const int lane = threadIdx.x % cut.width, line = threadIdx.x / cut.width;
   const int lines = kThreads / cut.width;
@@ -175,34 +249,43 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (i < columns) centring[i] = centring_of(problem, load_given(problem, buffers, c + i));
   }
   Sums sums[kColumns];
-  const int64_t end = min((part + 1) * cut.part, cut.items);
-  int64_t row = part * cut.part + line;
-  Walk walk(row, lines, cut.inner);
-  while (row < end && columns > 0) {
-    UnitSums<T> batch;
+  const int64_t row = part * cut.part + line;
+  const int64_t sample = row / cut.inner;
+  int64_t position = row - sample * cut.inner;
+  Row<const char> x(static_cast<const T*>(buffers.x), problem.x, c, sample, position);
+  Row<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, c, sample, position);
+  const int rows = columns > 0 ? rows_of(cut, part, line, lines) : 0;
+  for (int first = 0; first < rows; first += 8) {
+    float dy_sums[kColumns] = {}, dy_t_sums[kColumns] = {};
 #pragma unroll 1
-    for (int group = 0; group < 8; group += kRows) {
-      uint4 x_units[kRows], dy_units[kRows];
+    for (int group = first; group < first + 8; group += kBatch) {
+      Quad<T> x_quads[kBatch], dy_quads[kBatch];
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const int count = row < end ? columns : 0;
-        const T* x = static_cast<const T*>(buffers.x) + c + walk.outer * problem.x.sample +
-                     walk.inner * problem.x.position;
-        const T* dy = static_cast<const T*>(buffers.dy) + c + walk.outer * problem.dy.sample +
-                      walk.inner * problem.dy.position;
-        x_units[i] = load_unit(x, count, aligned.x);
-        dy_units[i] = load_unit(dy, count, aligned.dy);
-        row += lines;
-        walk.advance();
+      for (int i = 0; i < kBatch; ++i) {
+        // A row that is not there has dy = 0, and x = 0, which is as good as any.
+        const int count = group + i < rows ? columns : 0;
+        x_quads[i] = load_quad(reinterpret_cast<const T*>(x.at), count, aligned.x);
+        dy_quads[i] = load_quad(reinterpret_cast<const T*>(dy.at), count, aligned.dy);
+        position += cut.positions;
+        const bool wraps = position >= cut.inner;
+        if (wraps) position -= cut.inner;
+        x.advance(cut.x, wraps);
+        dy.advance(cut.dy, wraps);
       }
-      // A row that is not there has dy = 0, and x = 0, which is as good as any.
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        batch.add(x_units[i], dy_units[i], [&](int k) { return centring[k]; });
+      for (int i = 0; i < kBatch; ++i) {
+        float x_values[kColumns], dy_values[kColumns];
+        unpack_quad<T>(x_quads[i], x_values);
+        unpack_quad<T>(dy_quads[i], dy_values);
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          dy_sums[k] += dy_values[k];
+          dy_t_sums[k] = fmaf(dy_values[k], centring[k](x_values[k]), dy_t_sums[k]);
+        }
       }
     }
 #pragma unroll
-    for (int k = 0; k < kColumns; ++k) sums[k].add({batch.dy[k], batch.dy_t[k]});
+    for (int k = 0; k < kColumns; ++k) sums[k].add({dy_sums[k], dy_t_sums[k]});
   }
 #pragma unroll
   for (int k = 0; k < kColumns; ++k) {
@@ -302,7 +385,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     column_dx_kernel(const __grid_constant__ ChannelsProblem problem,
                      const __grid_constant__ Buffers buffers, const __grid_constant__ Cut cut,
                      Aligned aligned, const Channel* channels) {
-  constexpr int kColumns = kUnit<T>;
   const int64_t block = gridDim.x - 1 - blockIdx.x;
   const int64_t part = block / cut.tiles, tile = block - part * cut.tiles;
   const int lane = threadIdx.x % cut.width, line = threadIdx.x / cut.width;
@@ -310,9 +392,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t c = (tile * cut.width + lane) * kColumns;
   const int columns = static_cast<int>(max(0L, min(int64_t{kColumns}, problem.channels - c)));
   if (columns == 0) return;
-  const int64_t end = min((part + 1) * cut.part, cut.items);
-  int64_t row = part * cut.part + line;
-  Walk walk(row, lines, cut.inner);
+  const int64_t row = part * cut.part + line;
+  const int64_t sample = row / cut.inner;
+  int64_t position = row - sample * cut.inner;
+  Row<const char> x(static_cast<const T*>(buffers.x), problem.x, c, sample, position);
+  Row<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, c, sample, position);
+  Row<char> dx(static_cast<T*>(buffers.dx), problem.dx, c, sample, position);
+  const int rows = rows_of(cut, part, line, lines);
   wait_for_previous_kernel();
   // The scalars stay in registers but for those of float64, which the compiler leaves in memory.
   bool wide = false;
@@ -323,37 +409,38 @@ __global__ void __launch_bounds__(kThreads, 2)
     wide = wide || channel.wide;
     scalars[i] = channel.scalars;
   }
-  while (row < end) {
-    uint4 x_units[kRows], dy_units[kRows];
-    T* to[kRows];
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kBatch) {
+    Quad<T> x_quads[kBatch], dy_quads[kBatch];
+    bool wraps[kBatch];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int count = row < end ? columns : 0;
-      const T* x = static_cast<const T*>(buffers.x) + c + walk.outer * problem.x.sample +
-                   walk.inner * problem.x.position;
-      const T* dy = static_cast<const T*>(buffers.dy) + c + walk.outer * problem.dy.sample +
-                    walk.inner * problem.dy.position;
-      to[i] = row < end ? static_cast<T*>(buffers.dx) + c + walk.outer * problem.dx.sample +
-                              walk.inner * problem.dx.position
-                        : nullptr;
-      x_units[i] = load_unit(x, problem.frozen ? 0 : count, aligned.x);
-      dy_units[i] = load_unit(dy, count, aligned.dy);
-      row += lines;
-      walk.advance();
+    for (int i = 0; i < kBatch; ++i) {
+      const int count = first + i < rows ? columns : 0;
+      x_quads[i] =
+          load_quad(reinterpret_cast<const T*>(x.at), problem.frozen ? 0 : count, aligned.x);
+      dy_quads[i] = load_quad(reinterpret_cast<const T*>(dy.at), count, aligned.dy);
+      position += cut.positions;
+      wraps[i] = position >= cut.inner;
+      if (wraps[i]) position -= cut.inner;
+      x.advance(cut.x, wraps[i]);
+      dy.advance(cut.dy, wraps[i]);
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      float x[kColumns], dy[kColumns], dx[kColumns];
-      unpack<T>(x_units[i], x);
-      unpack<T>(dy_units[i], dy);
+    for (int i = 0; i < kBatch; ++i) {
+      float x_values[kColumns], dy_values[kColumns], values[kColumns];
+      unpack_quad<T>(x_quads[i], x_values);
+      unpack_quad<T>(dy_quads[i], dy_values);
 #pragma unroll
-      for (int k = 0; k < kColumns; ++k) {
-        dx[k] = scalars[k].dx(x[k], dy[k]);
-        if (wide && k < columns && channels[c + k].wide) {
-          dx[k] = static_cast<float>(channels[c + k].wide_dx(x[k], dy[k]));
+      for (int k = 0; k < kColumns; ++k) values[k] = scalars[k].dx(x_values[k], dy_values[k]);
+      if (wide) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          if (k >= columns || !channels[c + k].wide) continue;
+          values[k] = static_cast<float>(channels[c + k].wide_dx(x_values[k], dy_values[k]));
         }
       }
-      if (to[i] != nullptr) store_unit(to[i], dx, columns, aligned.dx);
+      if (first + i < rows) store_quad(reinterpret_cast<T*>(dx.at), values, columns, aligned.dx);
+      dx.advance(cut.dx, wraps[i]);
     }
   }
 }

@@ -31,15 +31,24 @@ __device__ inline void expect_bytes(Barrier* barrier, uint32_t bytes) {
 }
 // Waits for the end of the phase with that parity: 0 for the first.
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+  uint32_t done = 0;
+#ifdef NORMGRAD_TRAP
+  int spins = 0;
+#endif
+  while (!done) {
+#ifdef NORMGRAD_TRAP
+    if (++spins > 2000000) __trap();
+#endif
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.try_wait.parity.shared.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
 }
 
 // Global to shared memory; addresses and size are multiples of 16.

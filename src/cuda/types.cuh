@@ -26,6 +26,13 @@ __host__ __device__ decltype(auto) with_type(DType dtype, const Function& functi
   }
 }
 
+template <class T>
+constexpr DType dtype_of() {
+  return std::is_same_v<T, float> ? DType::kF32
+         : std::is_same_v<T, F16> ? DType::kF16
+                                  : DType::kBF16;
+}
+
 __device__ inline float widen(float value) { return value; }
 __device__ inline float widen(F16 value) { return __half2float(value); }
 __device__ inline float widen(BF16 value) { return __bfloat162float(value); }

@@ -25,7 +25,7 @@ enum class RowStatistics {
 };
 
 // RMSNorm does not subtract a mean, so its gradient has no mean(g).
-inline bool is_rms(RowStatistics statistics) {
+constexpr bool is_rms(RowStatistics statistics) {
   return statistics == RowStatistics::kFromX || statistics == RowStatistics::kRstd;
 }
 

@@ -1,0 +1,9 @@
+#include "cuda/rows_kernel.cuh"
+
+namespace normgrad::cuda {
+
+RowsKernel rows_kernel_f32(bool rms, int units_per_thread, bool plain, bool is_short) {
+  return find_rows_kernel<float>(rms, units_per_thread, plain, is_short);
+}
+
+}  // namespace normgrad::cuda

@@ -1,0 +1,269 @@
+// LayerNorm and RMSNorm backward on the GPU:
+//
+//   g = dy * gamma, c1 = r * mean(g), c2 = r * scale * mean(g * x_hat); RMSNorm has c1 = 0
+//   dx = r * g - c1 - (x - mean) * c2
+//   dgamma = sum of dy * x_hat, dbeta = sum of dy over the rows
+//
+// Rows of x and dy come into shared memory ahead of the teams that work on them. A team sums its
+// row, exchanges the sums and writes dx; what it adds to dgamma and dbeta stays in its registers
+// until the last row. Per element 2 reads and 1 write of the data type, and 8 bytes of partial sums
+// per column and block.
+#pragma once
+
+#include "cuda/launch.cuh"
+#include "cuda/rows_columns.cuh"
+#include "cuda/rows_gamma.cuh"
+#include "cuda/rows_ring.cuh"
+#include "cuda/rows_scalars.cuh"
+#include "cuda/rows_team.cuh"
+#include "cuda/rows_units.cuh"
+#include "cuda/rows_wide.cuh"
+
+namespace normgrad::cuda {
+
+// kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
+// take more work; the bits are the same. kShort: several teams in a warp.
+template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
+class RowsWork {
+ public:
+  __device__ RowsWork(const RowsLaunch& launch, RowsShared& shared, char* memory)
+      : launch_(launch),
+        problem_(launch.problem),
+        memory_(memory),
+        team_(shared, launch.geometry),
+        gamma_(launch, memory),
+        ring_(launch, memory, team_),
+        columns_(launch, memory, team_),
+        leads_(team_.warp % team_.warps == 0) {}
+
+  __device__ void run(int part) {
+    int64_t first =
+        (static_cast<int64_t>(part) * launch_.geometry.crews + team_.crew) * launch_.stage_rows;
+    if (leads_) ring_.start(first, launch_.row_stride);
+    columns_.clear();
+    gamma_.load(launch_, columns_.first, columns_.count);
+    __syncthreads();
+    auto stage = ring_.first_stage();
+#pragma unroll 1
+    for (; first < problem_.rows; first += launch_.row_stride) {
+      ring_.wait_for(stage);
+      const int turns = kMany ? launch_.geometry.turns : 1;
+#pragma unroll 1
+      for (int turn = 0; turn < turns; ++turn) {
+        work(first, kMany ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
+      }
+      ring_.advance(stage);
+    }
+    let_next_kernel_start();
+    columns_.finish(part, reinterpret_cast<double*>(memory_ + launch_.ring_at));
+  }
+
+ private:
+  static constexpr int kE = kUnit<T>;
+  // Short stretches of a row stay in registers between the two looks, longer ones are read again.
+  static constexpr bool kHold = kUnits * kE <= 16;
+  // Several rows in a stage.
+  static constexpr bool kMany = kUnits == 1;
+  using Stage = typename RowsRing<T, kPlain>::Stage;
+
+  __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
+
+  // Unit u of a row that starts at `row` in shared memory; zeros beyond the end of the row, and for
+  // a row that is not there.
+  __device__ uint4 load(const char* row, int u, bool there) const {
+    if (!there || u * kE >= columns_.count) return {0, 0, 0, 0};
+    if constexpr (kPlain) return *reinterpret_cast<const uint4*>(row + u * 16);
+    return load_shifted<T>(row + u * 16, columns_.count - u * kE);
+  }
+
+  // One row; `last` in its stage.
+  __device__ __forceinline__ void work(int64_t first, int slot, const Stage& stage, bool last) {
+    const int64_t row = first + slot;
+    bool there = !kMany || row < problem_.rows;
+    const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
+    const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
+    const RowScales scales = stage.scales[slot];
+    uint4 x_held[kHold ? kUnits : 1], dy_held[kHold ? kUnits : 1];
+    double2 sums = {0, 0};
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const uint4 x_unit = load(x_row, unit(j), there), dy_unit = load(dy_row, unit(j), there);
+      if constexpr (kHold) {
+        x_held[j] = x_unit;
+        dy_held[j] = dy_unit;
+      }
+      add_sums(x_unit, dy_unit, unit(j), scales.mean, sums);
+    }
+    if (leads_) ring_.store_statistics();
+    sums = team_.sum(sums);
+    if (leads_ && last) refill(first, stage);
+
+    RowScalars scalars;
+    const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars);
+    if (__builtin_expect(__any_sync(~0u, there && !fine), 0)) {
+      const bool served = fine || is_served<kRms>(launch_, scalars, sums);
+      const bool zero = sums.x == 0 && sums.y == 0 && in_range(scales.r);
+      if (examine(row, there && !served, zero, dy_row)) {
+        there = false;
+#pragma unroll
+        for (int j = 0; kHold && j < kUnits; ++j) x_held[j] = dy_held[j] = {0, 0, 0, 0};
+      }
+    }
+    if (!there) scalars = {};
+    T* dx_row = nullptr;
+    if (problem_.has_dx) {
+      dx_row = static_cast<T*>(launch_.buffers.dx) + columns_.first;
+      if (there) dx_row += row_offset<kPlain>(launch_, kRowDx, row);
+    }
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const uint4 x_unit = kHold ? x_held[kHold ? j : 0] : load(x_row, unit(j), there);
+      const uint4 dy_unit = kHold ? dy_held[kHold ? j : 0] : load(dy_row, unit(j), there);
+      const uint4 dx_unit = grads(j, x_unit, dy_unit, scalars);
+      if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
+    }
+    columns_.end_row();
+  }
+
+  __device__ void add_sums(const uint4& x_unit, const uint4& dy_unit, int u, float mean,
+                           double2& sums) const {
+    float x[kE], dy[kE], gamma[kE], first[kE], g_x[kE];
+    unpack<T>(x_unit, x);
+    unpack<T>(dy_unit, dy);
+    gamma_.unit(u, gamma);
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      const float g = dy[e] * gamma[e];
+      g_x[e] = g * (kRms ? x[e] : x[e] - mean);
+      first[e] = kRms ? x[e] * x[e] : g;
+    }
+    sums.x += tree_sum(first);
+    sums.y += tree_sum(g_x);
+  }
+
+  // dx of one unit; adds to the column sums.
+  __device__ uint4 grads(int j, const uint4& x_unit, const uint4& dy_unit,
+                         const RowScalars& scalars) {
+    float x[kE], dy[kE], gamma[kE], dx[kE];
+    unpack<T>(x_unit, x);
+    unpack<T>(dy_unit, dy);
+    gamma_.unit(unit(j), gamma);
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      const float centred = kRms ? x[e] : x[e] - scalars.mean;
+      const float g = dy[e] * gamma[e];
+      const float scaled = kRms ? scalars.r * g : fmaf(scalars.r, g, -scalars.c1);
+      dx[e] = fmaf(-centred, scalars.c2, scaled);
+      columns_.add(j * kE + e, dy[e], centred * scalars.scale);
+    }
+    return pack<T>(dx);
+  }
+
+  __device__ void store(T* dx_row, int u, const uint4& unit, bool active) const {
+    if constexpr (kPlain) {
+      if (active && u * kE < columns_.count) reinterpret_cast<uint4*>(dx_row)[u] = unit;
+    } else {
+      store_shifted(dx_row, u, unit, columns_.count, team_.lane % team_.lanes, team_.lanes, active);
+    }
+  }
+
+  // After a sum, which no warp of the crew leaves before all have come: what they read before it is
+  // read. That is this stage or, if rows are read again, the one before.
+  __device__ void refill(int64_t first, const Stage& stage) {
+    const int stages = launch_.geometry.stages;
+    __syncwarp();
+    if constexpr (kHold) {
+      ring_.refill(first + stages * launch_.row_stride, stage.index);
+    } else if (first >= launch_.row_stride) {
+      ring_.refill(first + (stages - 1) * launch_.row_stride,
+                   stage.index == 0 ? stages - 1 : stage.index - 1);
+    }
+  }
+
+  // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
+  // and the answer is true. All threads of a warp come here if one of its rows `needs` it. zero:
+  // both sums are.
+  __device__ bool examine(int64_t row, bool needs, bool zero, const char* dy_row) {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int j = 0; j < kUnits; ++j) {
+      const uint4 dy = load(dy_row, unit(j), needs);
+      bits |= dy.x | dy.y | dy.z | dy.w;
+    }
+    constexpr uint32_t kMagnitude = sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
+    const bool gradient = team_.any((bits & kMagnitude) != 0);
+    const bool wide = needs && (gradient || !zero);
+    if (!__any_sync(~0u, wide)) return false;
+    const Normalizer n = wide_row<T, kUnits>(launch_, team_, gamma_, row, wide);
+    if (!wide) return false;
+    const T* x = static_cast<const T*>(launch_.buffers.x) + columns_.first;
+    const T* dy = static_cast<const T*>(launch_.buffers.dy) + columns_.first;
+    x += row_offset<kPlain>(launch_, kRowX, row);
+    dy += row_offset<kPlain>(launch_, kRowDy, row);
+#pragma unroll
+    for (int i = 0; i < kUnits * kE; ++i) {
+      const int c = unit(i / kE) * kE + i % kE;
+      asm volatile("" ::: "memory");  // one at a time: this must not cost registers
+      if (c >= columns_.count) continue;
+      columns_.add_product(i, widen(dy[c]),
+                           static_cast<float>(widen(dy[c]) * n.x_hat(widen(x[c]))));
+    }
+    return true;
+  }
+
+  const RowsLaunch& launch_;
+  const RowsProblem& problem_;
+  char* const memory_;
+  Team<kShort> team_;
+  Gamma<T> gamma_;
+  RowsRing<T, kPlain> ring_;
+  RowsColumns<T, kRms, kUnits> columns_;
+  const bool leads_;  // this warp fetches for its crew
+};
+
+// Two blocks of 8 warps, or one of 16, fit on a multiprocessor with 128 registers; 32 columns per
+// thread need more.
+constexpr int max_registers(int columns) { return columns <= 16 ? 128 : 232; }
+
+template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
+__global__ void __maxnreg__(max_registers(kUnits* kUnit<T>))
+    rows_kernel(const __grid_constant__ RowsLaunch launch) {
+  extern __shared__ __align__(128) char memory[];
+  RowsShared& shared = *reinterpret_cast<RowsShared*>(memory);
+  const RowsGeometry& geometry = launch.geometry;
+  if (threadIdx.x < geometry.crews) {
+    for (Barrier& barrier : shared.full[threadIdx.x]) init_barrier(&barrier, 1);
+  }
+  if (threadIdx.x < 2) init_barrier(&shared.cluster[threadIdx.x], 1);
+  fence_barrier_init();
+  if (geometry.cluster > 1) {
+    sync_cluster();
+  } else {
+    __syncthreads();
+  }
+  RowsWork<T, kRms, kUnits, kPlain, kShort>(launch, shared, memory)
+      .run(blockIdx.x / geometry.cluster);
+  // No block leaves while others may still send to it.
+  if (geometry.cluster > 1) sync_cluster();
+}
+
+// The kernels of one type: 4, 8, 16 or 32 columns per thread.
+template <class T>
+RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_short) {
+  RowsKernel found = nullptr;
+  const auto add = [&]<int kUnits, bool kShort>() {
+    if (units_per_thread != kUnits || is_short != kShort) return;
+    found = rms ? (plain ? &rows_kernel<T, true, kUnits, true, kShort>
+                         : &rows_kernel<T, true, kUnits, false, kShort>)
+                : (plain ? &rows_kernel<T, false, kUnits, true, kShort>
+                         : &rows_kernel<T, false, kUnits, false, kShort>);
+  };
+  add.template operator()<1, true>();
+  add.template operator()<1, false>();
+  add.template operator()<2, false>();
+  add.template operator()<4, false>();
+  if constexpr (sizeof(T) == 4) add.template operator()<8, false>();
+  return found;
+}
+
+}  // namespace normgrad::cuda

@@ -1,0 +1,150 @@
+// The scalars of a row: from its statistics and sums, in float64, rounded once.
+#pragma once
+
+#include "cuda/normalizer.cuh"
+#include "cuda/rows_launch.cuh"
+#include "cuda/types.cuh"
+#include "normgrad/status.hpp"
+
+namespace normgrad::cuda {
+
+// dx = r * g - c1 - (x - mean) * c2, where c1 and c2 have their factors r and r * scale.
+struct RowScalars {
+  float mean = 0, scale = 0, r = 0, c1 = 0, c2 = 0;
+};
+
+struct RowStats {
+  float mean = 0, spread = 0;
+};
+
+// The offset of a row in one of the tensors, in elements. kPlain: there is one leading axis, as
+// nearly always. The offsets of others were made before, since divisions would cost the kernel
+// dearly in registers.
+enum RowTensor { kRowX, kRowDy, kRowDx, kRowMean, kRowSpread, kRowTensors };
+template <bool kPlain>
+__device__ int64_t row_offset(const RowsLaunch& launch, RowTensor tensor, int64_t row) {
+  if (!kPlain && launch.offsets != nullptr) return launch.offsets[row * kRowTensors + tensor];
+  return row * launch.strides[tensor];
+}
+
+// Sets the strides of a launch or, if there are several leading axes, queues a kernel that writes
+// the offsets of all rows: 8 * kRowTensors bytes for each.
+Status locate_rows(RowsLaunch& launch, int64_t* offsets, void* stream);
+
+template <bool kPlain>
+__device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
+  const RowsProblem& problem = launch.problem;
+  const auto load = [&](DType dtype, const void* data, RowTensor tensor) {
+    const int64_t offset = row_offset<kPlain>(launch, tensor, row);
+    return with_type(
+        dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[offset]); });
+  };
+  RowStats stats;
+  const RowStatistics form = problem.statistics;
+  if (form == RowStatistics::kMeanRstd || form == RowStatistics::kMeanVariance) {
+    stats.mean = load(problem.mean.dtype, launch.buffers.mean, kRowMean);
+  }
+  if (form != RowStatistics::kFromX) {
+    stats.spread = load(problem.spread.dtype, launch.buffers.spread, kRowSpread);
+  }
+  return stats;
+}
+
+// mean_square: of x, for the form that takes r from it.
+__device__ inline Normalizer normalizer_of(const RowsProblem& problem, RowStats stats,
+                                           double mean_square) {
+  switch (problem.statistics) {
+    case RowStatistics::kXHatStd:
+      return Normalizer::from_std(stats.spread);
+    case RowStatistics::kRstd:
+    case RowStatistics::kMeanRstd:
+      return Normalizer::from_rstd(stats.mean, stats.spread);
+    case RowStatistics::kFromX:
+      return Normalizer::from_variance(0, mean_square + problem.eps);
+    default:
+      return Normalizer::from_variance(stats.mean, stats.spread + problem.eps);
+  }
+}
+
+// 1 / sqrt(value) and 1 / value to 44 bits and more, by Newton's method from the 22 bits that the
+// hardware gives. What does not fit float32 becomes 0, Inf or NaN.
+__device__ inline double quick_rsqrt(double value) {
+  float guess;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(static_cast<float>(value)));
+  const double y = guess;
+  return y * fma(-0.5 * value * y, y, 1.5);
+}
+__device__ inline double quick_reciprocal(float value) {
+  float guess;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(value));
+  const double y = guess;
+  return y * fma(-static_cast<double>(value), y, 2.0);
+}
+
+// As float64's is_safe, cheaper: for values that were rounded to float32.
+__device__ inline bool in_range(float value) {
+  const float magnitude = fabsf(value);
+  return magnitude >= 0x1p-100f && magnitude <= 0x1p100f;
+}
+
+// What is known of a row before its sums are: made once per row, not by each of its threads.
+struct alignas(16) RowScales {
+  float mean = 0, scale = 0, r = 0;
+  float moderate = 0;     // 1 if scale and r are near 1
+  double c1 = 0, c2 = 0;  // of the sums of g and of g * (x - mean)
+};
+
+// Whether a value lies in [2^-kBits, 2^kBits].
+template <int kBits>
+__device__ bool is_near_1(double value) {
+  const uint32_t exponent = static_cast<uint32_t>(__double2hiint(value)) << 1;
+  return exponent - ((1023u - kBits) << 21) < (2u * kBits << 21);
+}
+
+__device__ inline RowScales make_scales(double mean, double scale, double r, double per_col) {
+  return {static_cast<float>(mean),
+          static_cast<float>(scale),
+          static_cast<float>(r),
+          is_near_1<20>(r) ? 1.0f : 0.0f,
+          r * per_col,
+          r * scale * scale * per_col};
+}
+
+__device__ inline RowScales make_scales(const RowsLaunch& launch, RowStats stats) {
+  double r = stats.spread;
+  const RowStatistics form = launch.problem.statistics;
+  if (form == RowStatistics::kXHatStd) r = quick_reciprocal(stats.spread);
+  if (form == RowStatistics::kMeanVariance) r = quick_rsqrt(stats.spread + launch.problem.eps);
+  return make_scales(stats.mean, form == RowStatistics::kXHatStd ? 1 : r, r, launch.per_col);
+}
+
+// From the sums of g (RMSNorm: of x^2) and of g * (x - mean). False if float32 may not serve the
+// row: then somebody has to look at it with care. Most rows show at once that all is well: sums
+// within 2^40 of 1 and scales within 2^20 keep every product within 2^100.
+template <bool kRms>
+__device__ bool make_scalars(const RowsLaunch& launch, RowScales scales, double2 sums,
+                             RowScalars& scalars) {
+  const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
+  if (from_x) {
+    const double r = quick_rsqrt(sums.x * launch.per_col + launch.problem.eps);
+    scales = make_scales(0, r, r, launch.per_col);
+  }
+  scalars = {scales.mean, scales.scale, scales.r, kRms ? 0 : static_cast<float>(sums.x * scales.c1),
+             static_cast<float>(sums.y * scales.c2)};
+  const bool first = kRms ? !from_x || is_near_1<40>(sums.x) : fabs(sums.x) < 0x1p40;
+  const bool several = kRms || launch.problem.cols > 1;
+  return first && several && is_near_1<40>(sums.y) && scales.moderate != 0;
+}
+
+// The same with care: whether float32 serves the row.
+template <bool kRms>
+__device__ bool is_served(const RowsLaunch& launch, const RowScalars& scalars, double2 sums) {
+  const double r = scalars.r, scale = scalars.scale, g_x = sums.y * launch.per_col;
+  const double first = sums.x * launch.per_col;
+  const double sum = (kRms ? 0 : fabs(first)) + fabs(scale * g_x);
+  if (!kRms && launch.problem.cols == 1) return false;
+  if (launch.problem.statistics == RowStatistics::kFromX && !is_safe(first)) return false;
+  return is_safe(r) && is_safe(g_x) && is_safe(sum) && is_safe(r * scale * sum);
+}
+
+}  // namespace normgrad::cuda

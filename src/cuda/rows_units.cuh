@@ -1,0 +1,76 @@
+// Units of 16 bytes at any address: put together from two aligned ones, and stored as parts of two.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/types.cuh"
+
+namespace normgrad::cuda {
+
+__device__ inline uint32_t phase_of(const void* pointer) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer) % 16);
+}
+
+// Moves 32 bytes down by fewer than 16; the first 16 are right then.
+__device__ inline void shift_down(uint32_t (&words)[8], uint32_t bytes) {
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = bytes & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = bytes & 4 ? words[i + 1] : words[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8);
+}
+
+// From shared memory, with up to 15 bytes around what is asked for; zeros from element `count` on.
+template <class T>
+__device__ uint4 load_shifted(const char* from, int count) {
+  const uint32_t phase = phase_of(from);
+  const uint4* pieces = reinterpret_cast<const uint4*>(from - phase);
+  const uint4 low = pieces[0], high = pieces[1];
+  uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  shift_down(words, phase);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int left = (count - i * kUnit<T> / 4) * static_cast<int>(sizeof(T));  // bytes
+    if (left < 4) words[i] &= left <= 0 ? 0u : 0xFFFFu;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Unit u of a row of `columns` elements at any address. Neighbouring lanes of a group of `lanes`
+// have neighbouring units: each stores an aligned piece, the end of its neighbour's unit and the
+// start of its own; where group or row end, single elements. All lanes of a warp come here,
+// `active` or not.
+template <class T>
+__device__ void store_shifted(T* row, int u, const uint4& unit, int columns, int lane, int lanes,
+                              bool active) {
+  constexpr int kE = kUnit<T>;
+  const uint32_t phase = phase_of(row);
+  const int over = static_cast<int>(phase / sizeof(T));  // elements of the neighbour's unit
+  const uint4 before = {__shfl_up_sync(~0u, unit.x, 1), __shfl_up_sync(~0u, unit.y, 1),
+                        __shfl_up_sync(~0u, unit.z, 1), __shfl_up_sync(~0u, unit.w, 1)};
+  if (!active) return;
+  const auto whole = [&](int piece) { return piece * kE + kE - over <= columns; };
+  const bool stores_piece = whole(u) && (over == 0 || lane > 0);
+  const bool next_stores = lane + 1 < lanes && whole(u + 1);
+  if (stores_piece) {
+    uint32_t words[8] = {before.x, before.y, before.z, before.w, unit.x, unit.y, unit.z, unit.w};
+    shift_down(words, 16 - phase);
+    *reinterpret_cast<uint4*>(row + u * kE - over) =
+        over > 0 ? uint4{words[0], words[1], words[2], words[3]} : unit;
+  }
+  const uint32_t own[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+  for (int e = 0; e < kE; ++e) {
+    const bool done = e < kE - over ? stores_piece : next_stores;
+    if (done || u * kE + e >= columns) continue;
+    if constexpr (sizeof(T) == 4) {
+      row[u * kE + e] = __uint_as_float(own[e]);
+    } else {
+      reinterpret_cast<uint16_t*>(row)[u * kE + e] =
+          static_cast<uint16_t>(own[e / 2] >> (e % 2 * 16));
+    }
+  }
+}
+
+}  // namespace normgrad::cuda

@@ -6,6 +6,8 @@
 
 #include "cuda/channel.cuh"
 #include "cuda/channels.hpp"
+#include "cuda/channels_cluster_tile.hpp"
+#include "cuda/channels_team_deal.hpp"
 
 namespace normgrad::cuda {
 namespace {
@@ -20,11 +22,19 @@ int attribute(cudaDeviceAttr which) {
   return 0;
 }
 
-// Long runs are for teams, which copy them in bulk if they start and end at multiples of 16 bytes.
+// Teams are for long runs that start and end at multiples of 16 bytes, which they copy in bulk.
+// They beat a cluster of more than 8 blocks, which leaves multiprocessors idle, and a cluster of
+// any size where one block has room for a channel; not two passes where a channel fills the chip.
+// (Measured on an H200.)
 bool suits_teams(const ChannelsProblem& problem) {
   constexpr int64_t kLongRun = 1536;
   const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
-  return bytes >= kLongRun && bytes % 16 == 0 && team_overlaps(problem);
+  if (bytes < kLongRun || bytes % 16 != 0) return false;
+  const Tile tile = tile_of(problem);
+  if (tile.blocks == 1) return false;
+  const Deal deal = deal_of(problem);
+  return deal.blocks == 1 ||
+         (deal.blocks > 1 && deal.fits_twice() && (tile.blocks == 0 || tile.blocks > 8));
 }
 
 }  // namespace
@@ -48,6 +58,7 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem) {
 int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
 
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
+  if (!check_fused("", problem).ok()) return choose_channels_two_pass(problem, kernel);
   if (choose_channels_columns(problem, kernel).ok()) return {};
   if (suits_teams(problem) && choose_channels_team(problem, kernel).ok()) return {};
   if (choose_channels_cluster(problem, kernel).ok()) return {};

@@ -23,7 +23,5 @@ Status choose_channels_two_pass(const ChannelsProblem& problem, Kernel<ChannelsP
 Status choose_channels_columns(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_cluster(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
-// Whether the team's kernel keeps memory busy: a warp's share of a channel fits its slots twice.
-bool team_overlaps(const ChannelsProblem& problem);
 
 }  // namespace normgrad::cuda

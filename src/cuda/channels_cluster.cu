@@ -13,86 +13,20 @@
 // Order of the sums: a unit in float32, then float64: a thread's runs, with those of the unit
 // before it that are of the same channel; lanes of a warp, each with some of a channel's threads; a
 // butterfly over the lanes, and one over the blocks. All of it follows from shape and dtype.
-#include <algorithm>
-#include <numeric>
-
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
+#include "cuda/channels_cluster_tile.hpp"
 #include "cuda/cluster.cuh"
 #include "cuda/launch.cuh"
 
 namespace normgrad::cuda {
 namespace {
 
-constexpr int kMostThreads = 224;           // four blocks of them have 72 registers a thread
-constexpr int64_t kQuarter = 52 * 1024;     // data of a block if four are on a multiprocessor
-constexpr int64_t kHalf = 106 * 1024;       // if two are
-constexpr int64_t kRunBytes = 512;          // of a group's run, at least
-constexpr int64_t kEnoughBlocks = 2 * 128;  // for a GPU
+constexpr int kMostThreads = Tile::kMostThreads;
 
-struct Tile {
-  int blocks;   // of the cluster
-  int group;    // channels
-  int pieces;   // of a sample's run
-  int width;    // units of a piece, a thread each
-  int lines;    // pieces at a time
-  int steps;    // pieces of a thread, at most
-  int threads;  // lines * width and what lacks to whole warps
-  int runs;     // samples * pieces
-  double inverse_count;
-
-  __host__ __device__ int cells() const { return lines * width; }
-  int64_t data_bytes() const { return int64_t{2} * 16 * steps * cells(); }
-  size_t shared_bytes() const {
-    return data_bytes() + threads * sizeof(Sums) +
-           group * (sizeof(Channel) + sizeof(Prepared) + blocks * sizeof(Sums));
-  }
-};
-
-// threads = 0: a group of that many channels does not fit `most` bytes.
-Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, int64_t most) {
-  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
-  const int64_t units = ceil(group * problem.length, unit);
-  const int64_t pieces = ceil(units, kMostThreads);
-  if (pieces > 1 && group > 1) return {};
-  if (units * problem.samples > most * blocks / 16) return {};
-  const int64_t runs = problem.samples * pieces;
-  const int64_t width = ceil(units, pieces);
-  const int64_t lines = std::clamp<int64_t>(kMostThreads / width, 1, ceil(runs, blocks));
-  const int64_t steps = ceil(runs, lines * blocks);
-  const Tile tile = {blocks,
-                     static_cast<int>(group),
-                     static_cast<int>(pieces),
-                     static_cast<int>(width),
-                     static_cast<int>(lines),
-                     static_cast<int>(steps),
-                     static_cast<int>(ceil(lines * width, 32) * 32),
-                     static_cast<int>(runs),
-                     1 / static_cast<double>(problem.samples * problem.length)};
-  return tile.data_bytes() <= most ? tile : Tile{};
-}
-
-// Groups whose runs are long and end at multiples of 16 bytes, if there is room for one; else
-// smaller ones. As few blocks as let four share a multiprocessor and fill the GPU.
-Tile tile_of(const ChannelsProblem& problem) {
-  const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
-  if (bytes < 16) return {};
-  const int64_t whole = 16 / std::gcd<int64_t>(16, bytes);
-  const int64_t wanted = (kRunBytes + bytes - 1) / bytes;
-  for (const int64_t most : {kQuarter, kHalf}) {
-    for (int64_t group : {(wanted + whole - 1) / whole * whole, whole, wanted, int64_t{1}}) {
-      group = std::min(group, problem.channels);
-      for (int blocks = 1; blocks <= 16; blocks *= 2) {
-        const Tile tile = tile_of(problem, group, blocks, most);
-        if (tile.threads == 0) continue;
-        const int64_t groups = (problem.channels + group - 1) / group;
-        const bool few = groups * blocks < kEnoughBlocks && tile.steps >= 8 && blocks < 8;
-        if (!few) return tile;
-      }
-    }
-  }
-  return {};
+size_t shared_bytes(const Tile& tile) {
+  return tile.data_bytes() + tile.threads * sizeof(Sums) +
+         tile.group * (sizeof(Channel) + sizeof(Prepared) + tile.blocks * sizeof(Sums));
 }
 
 // How a thread gets from one of its runs to the next in a tensor, in bytes, and what is added where
@@ -397,7 +331,7 @@ Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, vo
   const int64_t groups = (problem.channels + tile.group - 1) / tile.group;
   Launch launch = {static_cast<unsigned>(groups * tile.blocks),
                    static_cast<unsigned>(tile.threads)};
-  launch.shared = tile.shared_bytes();
+  launch.shared = shared_bytes(tile);
   launch.cluster = static_cast<unsigned>(tile.blocks);
   return with_type(problem.dtype, [&](auto type) {
     return launch_kernel(&cluster_kernel<decltype(type)>, launch, stream, problem, buffers, tile,

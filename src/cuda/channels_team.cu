@@ -6,10 +6,10 @@
 // One block per multiprocessor, all at once (a cooperative launch). A channel is cut into chunks of
 // at most 2 KiB of a sample's run; each warp has its share of every channel and a ring of slots for
 // it, which it fills by bulk copies of its own: no barrier between warps anywhere in the loop. A
-// warp adds up the chunks of a channel, then those of the next while the sums travel, then writes
-// dx of the first and refills each slot as it is done with it.
+// warp adds up the chunks of a channel, then those of the next or two while the sums travel, then
+// writes dx of the first and refills each slot as it is done with it.
 //
-// The sums of the warps meet in two warps of their own, in turn, which send them to the team and
+// The sums of the warps meet in four warps of their own, in turn, which send them to the team and
 // wait for the others: each block has a place per channel in the workspace, holding what no sum can
 // be until the sum is there, so that data and flag come in one trip. They are set to that at the
 // start, under a barrier over the grid that hides behind the first loads.
@@ -18,88 +18,23 @@
 // warps, the team's blocks. Chunks and teams follow from shape and dtype.
 #include <cooperative_groups.h>
 
-#include <algorithm>
-
 #include "cuda/async.cuh"
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
+#include "cuda/channels_team_deal.hpp"
 #include "cuda/launch.cuh"
 
 namespace normgrad::cuda {
 namespace {
 
-constexpr int kWarps = 16;    // that sum and write
-constexpr int kCarriers = 4;  // that exchange
+constexpr int kWarps = Deal::kWarps;
+constexpr int kCarriers = 4;  // warps that exchange
 constexpr int kThreads = 32 * (kWarps + kCarriers);
-constexpr int kChunk = 128;  // units of a chunk, at most
-constexpr int kLeastChunk = 16;
+constexpr int kChunk = Deal::kChunk;
 constexpr int kLooks = kChunk / 32;
-constexpr int kMostSlots = 8;            // of a warp
-constexpr int kAhead = 2;                // channels whose sums are made before dx of one, at most
-constexpr int kRounds = 8;               // channels on their way in a block
-constexpr int kBlocks = 128;             // in all teams together
-constexpr int64_t kShared = 216 * 1024;  // for the slots
-
-// How the channels are dealt out.
-struct Deal {
-  int blocks;  // of a team
-  int teams;
-  int64_t units;   // of a sample's run
-  int64_t chunks;  // of a sample's run
-  int chunk;       // units of a chunk
-  int64_t in_all;  // chunks of a channel
-  int share;       // chunks of a channel that a warp has, at most
-  int slots;       // of a warp
-  double inverse_count;
-
-  bool fits_twice() const { return slots >= 2 * share; }
-};
-
-// What a deal costs: the units that each warp goes through, and what is lost between channels. A
-// warp moves about 40 units a microsecond; an exchange takes 2 us, of which little shows where a
-// slice fits twice, but no channel takes less. (H200)
-int64_t cost_of(const Deal& deal, int64_t channels) {
-  const int64_t rounds = (channels + deal.teams - 1) / deal.teams;
-  const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
-  const int64_t lost = deal.fits_twice() ? 30 : deal.slots > deal.share ? 60 : 90;
-  return rounds * std::max<int64_t>(slice + lost, 90) + slice;
-}
-
-// The cheapest deal, or none (blocks = 0) if a channel does not fit on the chip. It is made anew
-// for each launch: few sizes of teams are tried, and for each share of a warp the smallest chunks.
-Deal deal_of(const ChannelsProblem& problem) {
-  if (problem.samples == 0 || problem.channels == 0 || problem.length == 0) return {};
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
-  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t units = ceil(problem.length, unit);
-  Deal best = {};
-  int64_t least = 0;
-  for (const int blocks : {1, 2, 3, 4, 6, 8, 10, 12, 16, 21, 25, 32, 42, 64, 128}) {
-    for (int share = 1; share <= kMostSlots; ++share) {
-      const int64_t room = int64_t{blocks} * kWarps * share;
-      const int64_t chunks = std::min(room / problem.samples, ceil(units, kLeastChunk));
-      if (chunks == 0 || ceil(units, chunks) > kChunk) continue;
-      Deal deal = {};
-      deal.blocks = blocks;
-      deal.teams = static_cast<int>(std::min<int64_t>(kBlocks / blocks, problem.channels));
-      deal.units = units;
-      deal.chunk = static_cast<int>(ceil(units, chunks));
-      deal.chunks = ceil(units, deal.chunk);
-      deal.in_all = problem.samples * deal.chunks;
-      deal.share = static_cast<int>(ceil(deal.in_all, int64_t{blocks} * kWarps));
-      deal.slots =
-          static_cast<int>(std::min<int64_t>(kMostSlots, kShared / (kWarps * 2 * 16 * deal.chunk)));
-      if (deal.share > deal.slots) continue;
-      deal.inverse_count = 1 / static_cast<double>(problem.samples * problem.length);
-      const int64_t cost = cost_of(deal, problem.channels);
-      if (best.blocks == 0 || cost < least) {
-        best = deal;
-        least = cost;
-      }
-    }
-  }
-  return best;
-}
+constexpr int kMostSlots = Deal::kMostSlots;
+constexpr int kAhead = 2;   // channels whose sums are made before dx of one, at most
+constexpr int kRounds = 8;  // channels on their way in a block
 
 // Whether chunks are copied in bulk: all of them start at multiples of 16 bytes and end so.
 struct Bulk {
@@ -444,18 +379,13 @@ Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void*
 
 }  // namespace
 
-bool team_overlaps(const ChannelsProblem& problem) {
-  const Deal deal = deal_of(problem);
-  return deal.blocks > 0 && deal.fits_twice();
-}
-
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
   const Status fused = check_fused("channels_team", problem);
   if (!fused.ok()) return fused;
   if (walks_channels(problem)) {
     return {Code::kUnsupportedDevice, "channels_team: expected data contiguous along the length"};
   }
-  if (multiprocessors() < kBlocks) {
+  if (multiprocessors() < Deal::kBlocks) {
     return {Code::kUnsupportedDevice, "channels_team: expected a GPU of 128 multiprocessors"};
   }
   const Deal deal = deal_of(problem);

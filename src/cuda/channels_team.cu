@@ -1,7 +1,9 @@
 // BatchNorm backward along the length, large channels: teams of blocks take a channel each, keep it
 // in shared memory between the sums and dx, and take the next. Formulas as in channels_two_pass.cu.
 //
-// 3 elements moved per element (x and dy read, dx written), the least there is.
+// 3 elements moved per element (x and dy read, dx written), the least there is. On an H200, beside
+// a copy of as many bytes: 32x64x12544 bf16 58 us (37), fp32 106 (74); 8x32x262144 bf16 173 (96).
+// What bounds it is the travel of the sums, which takes several microseconds where memory is busy.
 //
 // One block per multiprocessor, all at once (a cooperative launch). A channel is cut into chunks of
 // at most 2 KiB of a sample's run; each warp has its share of every channel and a ring of slots for
@@ -14,8 +16,8 @@
 // be until the sum is there, so that data and flag come in one trip. They are set to that at the
 // start, under a barrier over the grid that hides behind the first loads.
 //
-// Order of the sums: a unit in float32, then float64: a lane's units, a warp's lanes, a block's
-// warps, the team's blocks. Chunks and teams follow from shape and dtype.
+// Order of the sums: a lane's units of a chunk in float32, then float64: its chunks, a warp's
+// lanes, a block's warps, the team's blocks. Chunks and teams follow from shape and dtype.
 #include <cooperative_groups.h>
 
 #include "cuda/async.cuh"

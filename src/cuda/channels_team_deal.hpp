@@ -36,18 +36,15 @@ struct Deal {
 inline int64_t cost_of(const Deal& deal, int64_t channels) {
   const int64_t rounds = (channels + deal.teams - 1) / deal.teams;
   const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
-  int64_t lost = deal.blocks / 16;
+  int64_t lost = deal.blocks / 8;
   if (deal.blocks == 1) {
-    lost += deal.fits_twice() ? 60 : 90;
+    lost += deal.fits_twice() ? 60 : 145;
   } else {
-    const int slices = deal.slots / deal.share;
-    lost += slices >= 4               ? 45
-            : slices == 3             ? 60
-            : slices == 2             ? 90
-            : deal.slots > deal.share ? 130
-                                      : 180;
+    constexpr int64_t kLost[] = {190, 90, 60, 45};  // with room for 1 to 4 slices
+    lost += deal.slots == deal.share ? 230 : kLost[std::min(deal.slots / deal.share, 4) - 1];
   }
-  return rounds * (slice + lost) + slice;
+  const int64_t least = deal.blocks == 1 ? 0 : 120;
+  return rounds * std::max(slice + lost, least) + slice;
 }
 
 // The cheapest deal, or none (blocks = 0) if a channel does not fit on the chip. It is made anew

@@ -5,11 +5,13 @@
 //
 // Three kernels: partial sums (reads x and dy), one small one that makes each channel's scalars of
 // them, and dx (reads x and dy again, writes dx; backwards, so that it meets what the first pass
-// left in the L2). 5 elements moved where 3 are the least: 0.6 of copy speed at best.
+// left in the L2). 5 elements moved where 3 are the least: 0.6 of copy speed at best. On an H200,
+// beside a copy of as many bytes as are the least: 2x64x1048576 fp32 638 us (376), 65536x256x1 bf16
+// 67 (26), fp32 99 (49).
 //
 // Order of the sums: 4 units of 16 bytes along the length (or 8 rows of a column) in float32; a
 // thread's units, a block's threads and a channel's parts in float64. All of it follows from shape
-// and dtype: what does not start at a multiple of 16 bytes is loaded element by element.
+// and dtype: what is not aligned is loaded element by element.
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_two_pass_columns.cuh"

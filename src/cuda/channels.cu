@@ -1,9 +1,68 @@
-#include "cuda/kernels.hpp"
+// Which kernel a BatchNorm takes: a function of shape, dtype and the axis that is contiguous (and
+// of the kind of GPU).
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/channel.cuh"
+#include "cuda/channels.hpp"
+#include "cuda/channels_cluster_tile.hpp"
+#include "cuda/channels_team_deal.hpp"
 
 namespace normgrad::cuda {
+namespace {
 
-Status choose_channels(const ChannelsProblem&, Kernel<ChannelsProblem>&) {
-  return {Code::kUnsupportedDevice, "device: cuda has no kernel for channels"};
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&value, which, device) == cudaSuccess) {
+    return value;
+  }
+  (void)cudaGetLastError();
+  return 0;
+}
+
+// Teams are for long runs that start and end at multiples of 16 bytes, which they copy in bulk.
+// They beat a cluster of more than 8 blocks, which leaves multiprocessors idle, and a cluster of
+// any size where one block has room for a channel; not two passes where a channel fills the chip.
+// (Measured on an H200.)
+bool suits_teams(const ChannelsProblem& problem) {
+  constexpr int64_t kLongRun = 1536;
+  const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
+  if (bytes < kLongRun || bytes % 16 != 0) return false;
+  const Tile tile = tile_of(problem);
+  if (tile.blocks == 1) return false;
+  const Deal deal = deal_of(problem);
+  return deal.blocks == 1 ||
+         (deal.blocks > 1 && deal.fits_twice() && (tile.blocks == 0 || tile.blocks > 8));
+}
+
+}  // namespace
+
+Status check_fused(const char* kernel, const ChannelsProblem& problem) {
+  if (problem.step != ChannelsStep::kAll || !problem.has_dx || !needs_sums(problem) ||
+      problem.channels == 0) {
+    return {Code::kUnsupportedDevice,
+            std::string(kernel) + ": expected dx and sums to make it of, in one step"};
+  }
+  if (attribute(cudaDevAttrComputeCapabilityMajor) < 9 ||
+      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 227 * 1024) {
+    return {Code::kUnsupportedDevice,
+            std::string(kernel) +
+                ": expected a GPU with clusters and 227 KiB of shared memory, as compute "
+                "capability 9.0 has"};
+  }
+  return {};
+}
+
+int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
+
+Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
+  if (!check_fused("", problem).ok()) return choose_channels_two_pass(problem, kernel);
+  if (choose_channels_columns(problem, kernel).ok()) return {};
+  if (suits_teams(problem) && choose_channels_team(problem, kernel).ok()) return {};
+  if (choose_channels_cluster(problem, kernel).ok()) return {};
+  return choose_channels_two_pass(problem, kernel);
 }
 
 }  // namespace normgrad::cuda

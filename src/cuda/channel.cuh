@@ -1,0 +1,176 @@
+// One channel of BatchNorm: its scalars before and after the sums over the batch are known.
+//
+// Elements are centred as t = (x - mean) * p, where p is the power of two next to the scale: one
+// fused operation and one rounding, and products dy * t as large as dy * x_hat, so that they leave
+// float32 no sooner. Sums of dy * t are divided by p in float64, which is exact.
+#pragma once
+
+#include "cuda/normalizer.cuh"
+#include "cuda/types.cuh"
+#include "ops/backend.hpp"
+
+namespace normgrad::cuda {
+
+// Frozen statistics need no sums but for the parameter gradients.
+__host__ __device__ inline bool needs_sums(const ChannelsProblem& problem) {
+  if (problem.step == ChannelsStep::kElementwise) return false;
+  if (problem.samples * problem.length == 0) return false;  // sums over nothing are 0
+  return !problem.frozen || problem.dgamma.present || problem.dbeta.present;
+}
+
+// 1 / the elements per channel of the whole batch.
+__device__ inline double inverse_count(const ChannelsProblem& problem, const Buffers& buffers) {
+  if (problem.step != ChannelsStep::kElementwise) {
+    return 1 / static_cast<double>(problem.samples * problem.length);
+  }
+  double count = 0;
+  for (int64_t i = 0; i < problem.counts; ++i) count += load_value(problem.count, buffers.count, i);
+  return 1 / count;
+}
+
+// What is given of a channel; no type is wider than float32.
+struct Given {
+  float mean, spread, gamma;
+};
+
+// All float32, as nearly always, they come in one trip to memory; a trip each takes microseconds.
+__device__ inline Given load_given(const ChannelsProblem& problem, const Buffers& buffers,
+                                   int64_t c) {
+  const Vector& gamma = problem.gamma;
+  if (problem.mean.dtype == DType::kF32 && problem.spread.dtype == DType::kF32 &&
+      (!gamma.present || gamma.dtype == DType::kF32)) {
+    return {static_cast<const float*>(buffers.mean)[c * problem.mean.stride],
+            static_cast<const float*>(buffers.spread)[c * problem.spread.stride],
+            gamma.present ? static_cast<const float*>(buffers.gamma)[c * gamma.stride] : 1.0f};
+  }
+  const auto load = [&](const Vector& vector, const void* data) {
+    return static_cast<float>(load_value(vector, data, c));
+  };
+  return {load(problem.mean, buffers.mean), load(problem.spread, buffers.spread),
+          gamma.present ? load(gamma, buffers.gamma) : 1.0f};
+}
+
+struct Centring {
+  float p = 0, offset = 0;  // t = x * p + offset
+
+  __device__ float operator()(float x) const { return fmaf(x, p, offset); }
+  // 1 / p, by its exponent.
+  __device__ float inverse() const { return __int_as_float((254 << 23) - __float_as_int(p)); }
+};
+
+// p from the exponent of what the scale is made of; 1 if the scale is not safe.
+__device__ inline Centring centring_of(const ChannelsProblem& problem, const Given& given) {
+  const double source = problem.spread_is_rstd ? given.spread : given.spread + problem.eps;
+  const int exponent = (__double2hiint(source) >> 20 & 0x7FF) - 1023;
+  const int power = problem.spread_is_rstd ? exponent : -(exponent >> 1);
+  const float p = abs(power) > 100 ? 1.0f : __int_as_float((power + 127) << 23);
+  return {p, -given.mean * p};
+}
+
+__device__ inline Normalizer normalizer_of(const ChannelsProblem& problem, const Given& given) {
+  return problem.spread_is_rstd ? Normalizer::from_rstd(given.mean, given.spread)
+                                : Normalizer::from_variance(given.mean, problem.eps + given.spread);
+}
+
+// What can be made of that before the sums are there.
+struct Prepared {
+  Normalizer normalizer;
+  double gain;  // gamma * r
+  Centring centring;
+};
+__device__ inline Prepared prepare_channel(const ChannelsProblem& problem, const Given& given) {
+  const Normalizer n = normalizer_of(problem, given);
+  return {n, given.gamma * n.r, centring_of(problem, given)};
+}
+
+// What a kernel adds up: dy, and dy * t.
+struct Sums {
+  double dy = 0, dy_t = 0;
+
+  __device__ void add(const Sums& other) {
+    dy += other.dy;
+    dy_t += other.dy_t;
+  }
+};
+
+// What becomes of it.
+struct Totals {
+  double dy = 0, dy_xmu = 0, dy_x_hat = 0;
+};
+
+__device__ inline Totals totals_of(const Normalizer& n, const Sums& sums,
+                                   const Centring& centring) {
+  const double dy_xmu = sums.dy_t * centring.inverse();
+  return {sums.dy, dy_xmu, n.zero ? 0 * sums.dy : n.scale * dy_xmu};
+}
+
+// Whether the means of dy and of dy * x_hat say that float32 served the elements: finite, and
+// neither so large that a difference may overflow nor so small that products may have vanished. (A
+// scale of zero leaves x_hat nothing to say: there it is x - mean that must have been finite.)
+__device__ inline bool are_safe(const Normalizer& n, const Totals& totals, double inverse_count) {
+  const double c1 = totals.dy * inverse_count;
+  const double c2 = (n.zero ? totals.dy_xmu : totals.dy_x_hat) * inverse_count;
+  const double magnitude = fmax(fabs(c1), fabs(c2));
+  return (n.zero || is_safe(n.scale)) && !isnan(c1) && !isnan(c2) &&
+         (magnitude == 0 || is_safe(magnitude));
+}
+
+// dx = gain * (dy - c1 - t * c2) in float32.
+struct DxScalars {
+  Centring centring;
+  float gain = 0, c1 = 0, c2 = 0;
+
+  __device__ float dx(float x, float dy) const { return gain * fmaf(-centring(x), c2, dy - c1); }
+};
+
+// dx = gain * (dy - c1 - x_hat * c2), gain = gamma * r; frozen: gain * dy.
+struct Channel {
+  double mean, scale, gain, c1, c2;
+  DxScalars scalars;
+  bool zero;  // x_hat = 0
+  bool wide;  // dx needs float64
+
+  __device__ double wide_dx(double x, double dy) const {
+    return gain * (dy - c1 - (zero ? 0 : (x - mean) * scale * c2));
+  }
+};
+
+// `safe`: float32 serves the elements. Frozen, x must not change a bit of dx, not even by a NaN.
+__device__ inline Channel make_channel(const ChannelsProblem& problem, const Prepared& prepared,
+                                       const Totals& totals, double inverse_count, bool safe) {
+  const Normalizer& n = prepared.normalizer;
+  Channel channel = {n.mean, n.scale, prepared.gain, 0, 0, {}, n.zero, false};
+  channel.scalars.gain = static_cast<float>(channel.gain);
+  channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
+  if (problem.frozen) {
+    channel.zero = true;
+    return channel;
+  }
+  channel.wide = channel.wide || !safe;
+  channel.c1 = totals.dy * inverse_count;
+  channel.c2 = totals.dy_x_hat * inverse_count;
+  channel.scalars.centring = prepared.centring;
+  channel.scalars.c1 = static_cast<float>(channel.c1);
+  channel.scalars.c2 = static_cast<float>(channel.c2 * n.scale * prepared.centring.inverse());
+  return channel;
+}
+
+// What the second step of a BatchNorm gets instead of sums.
+__device__ inline Totals load_totals(const ChannelsProblem& problem, const Buffers& buffers,
+                                     int64_t c, const Normalizer& n) {
+  const double dy_xmu = load_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c);
+  return {load_value(problem.sum_dy, buffers.sum_dy, c), dy_xmu, n.zero ? 0 : n.scale * dy_xmu};
+}
+
+__device__ inline void store_totals(const ChannelsProblem& problem, const Buffers& buffers,
+                                    int64_t c, const Totals& totals) {
+  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, totals.dy_x_hat);
+  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, totals.dy);
+  if (problem.step != ChannelsStep::kReduce) return;
+  if (problem.sum_dy.present) store_value(problem.sum_dy, buffers.sum_dy, c, totals.dy);
+  if (problem.sum_dy_xmu.present) {
+    store_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, totals.dy_xmu);
+  }
+}
+
+}  // namespace normgrad::cuda

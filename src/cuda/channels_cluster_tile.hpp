@@ -1,0 +1,80 @@
+// How channels_cluster.cu cuts a problem up: channels into groups, their samples into pieces, these
+// among blocks and threads; a function of shape and dtype.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "ops/problem.hpp"
+
+namespace normgrad::cuda {
+
+struct Tile {
+  static constexpr int kMostThreads = 224;        // four blocks of them have 72 registers a thread
+  static constexpr int64_t kQuarter = 52 * 1024;  // data of a block if four are on a multiprocessor
+  static constexpr int64_t kHalf = 106 * 1024;    // if two are
+  static constexpr int64_t kRunBytes = 512;       // of a group's run, at least
+  static constexpr int64_t kEnoughBlocks = 2 * 128;  // for a GPU
+
+  int blocks;   // of the cluster
+  int group;    // channels
+  int pieces;   // of a sample's run
+  int width;    // units of a piece, a thread each
+  int lines;    // pieces at a time
+  int steps;    // pieces of a thread, at most
+  int threads;  // lines * width and what lacks to whole warps
+  int runs;     // samples * pieces
+  double inverse_count;
+
+  constexpr int cells() const { return lines * width; }
+  constexpr int64_t data_bytes() const { return int64_t{2} * 16 * steps * cells(); }
+};
+
+// threads = 0: a group of that many channels does not fit `most` bytes.
+inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, int64_t most) {
+  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  const int64_t units = ceil(group * problem.length, unit);
+  const int64_t pieces = ceil(units, Tile::kMostThreads);
+  if (pieces > 1 && group > 1) return {};
+  if (units * problem.samples > most * blocks / 16) return {};
+  const int64_t runs = problem.samples * pieces;
+  const int64_t width = ceil(units, pieces);
+  const int64_t lines = std::clamp<int64_t>(Tile::kMostThreads / width, 1, ceil(runs, blocks));
+  const int64_t steps = ceil(runs, lines * blocks);
+  const Tile tile = {blocks,
+                     static_cast<int>(group),
+                     static_cast<int>(pieces),
+                     static_cast<int>(width),
+                     static_cast<int>(lines),
+                     static_cast<int>(steps),
+                     static_cast<int>(ceil(lines * width, 32) * 32),
+                     static_cast<int>(runs),
+                     1 / static_cast<double>(problem.samples * problem.length)};
+  return tile.data_bytes() <= most ? tile : Tile{};
+}
+
+// Groups whose runs are long and end at multiples of 16 bytes, if there is room for one; else
+// smaller ones. As few blocks as let four share a multiprocessor and fill the GPU.
+inline Tile tile_of(const ChannelsProblem& problem) {
+  const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
+  if (bytes < 16) return {};
+  const int64_t whole = 16 / std::gcd<int64_t>(16, bytes);
+  const int64_t wanted = (Tile::kRunBytes + bytes - 1) / bytes;
+  for (const int64_t most : {Tile::kQuarter, Tile::kHalf}) {
+    for (int64_t group : {(wanted + whole - 1) / whole * whole, whole, wanted, int64_t{1}}) {
+      group = std::min(group, problem.channels);
+      for (int blocks = 1; blocks <= 16; blocks *= 2) {
+        const Tile tile = tile_of(problem, group, blocks, most);
+        if (tile.threads == 0) continue;
+        const int64_t groups = (problem.channels + group - 1) / group;
+        const bool few = groups * blocks < Tile::kEnoughBlocks && tile.steps >= 8 && blocks < 8;
+        if (!few) return tile;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace normgrad::cuda

@@ -15,16 +15,28 @@ struct Launch {
   bool dependent = false;    // may start while the kernel before it ends, and waits for it itself
 };
 
+// More dynamic shared memory than 48 KiB has to be asked for. Always as much as there is: another
+// thread may be about to launch the same kernel with more than this call needs.
+inline cudaError_t allow_shared(const void* function, size_t bytes) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, function);
+  if (error != cudaSuccess) return error;
+  if (static_cast<size_t>(attributes.maxDynamicSharedSizeBytes) >= bytes) return cudaSuccess;
+  int device = 0, most = 0;
+  error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              most - static_cast<int>(attributes.sharedSizeBytes));
+}
+
 template <class... Parameters, class... Arguments>
 Status launch_kernel(void (*kernel)(Parameters...), const Launch& launch, void* stream,
                      const Arguments&... arguments) {
-  constexpr size_t kDefaultShared = 48 * 1024;
   const void* function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = cudaSuccess;
-  if (launch.shared > kDefaultShared) {
-    error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(launch.shared));
-  }
+  cudaError_t error = launch.shared > 0 ? allow_shared(function, launch.shared) : cudaSuccess;
   if (error == cudaSuccess && launch.cluster > 8) {
     error = cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSegmentUnits = 8 * kThreads;
-constexpr int kRowsAtOnce = 32;  // whose column terms are added in fp32
+constexpr int kRowsAtOnce = 16;  // whose column terms are added in fp32
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

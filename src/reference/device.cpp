@@ -75,7 +75,7 @@ template <class Queue, class Prepare>
 void replay(const Queue& queue, const Prepare& prepare) {
   void *stream = nullptr, *graph = nullptr, *executable = nullptr;
   require(cuda::create_stream(stream));
-  require(cuda::begin_capture(stream, cuda::CaptureMode::kGlobal));
+  require(cuda::begin_capture(stream, cuda::CaptureMode::kThreadLocal));
   const Status queued = queue(stream);
   require(cuda::end_capture(stream, graph));
   require(queued);

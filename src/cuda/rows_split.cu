@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSegmentUnits = 8 * kThreads;
-constexpr int kRowsAtOnce = 16;  // whose column terms are added in fp32
+constexpr int kRowsAtOnce = 32;  // of a thread, in the last kernel
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -185,7 +185,8 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kE;
   if (c >= problem.cols) return;
   const int count = static_cast<int>(min(problem.cols - c, static_cast<int64_t>(kE)));
-  float gamma[kE], dgamma[kE] = {}, dbeta[kE] = {};
+  float gamma[kE];
+  double dgamma[kE] = {}, dbeta[kE] = {};
   load_gamma<T>(launch.rows, c, count, gamma);
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce;
   const int64_t end = min(begin + kRowsAtOnce, problem.rows);
@@ -200,12 +201,12 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
         const RowScalars& s = known.scalars;
         const float centred = x[e] - s.mean;
         dx[e] = fmaf(-centred, s.c2, fmaf(s.r, dy[e] * gamma[e], -s.c1));
-        dgamma[e] = fmaf(dy[e], centred * s.scale, dgamma[e]);
+        dgamma[e] += dy[e] * (centred * s.scale);
       } else {
         const Normalizer& n = known.normalizer;
         const double x_hat = n.x_hat(x[e]), g = static_cast<double>(dy[e]) * gamma[e];
         dx[e] = static_cast<float>(n.r * (g - known.c1 - x_hat * known.c2));
-        dgamma[e] += static_cast<float>(dy[e] * x_hat);
+        dgamma[e] += dy[e] * x_hat;
       }
       dbeta[e] += dy[e];
     }
@@ -222,8 +223,8 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
 #pragma unroll
   for (int e = 0; e < kE; ++e) {  // the rows of partial sums are padded, but not to whole units
     if (e >= count) break;
-    partial[e] = dgamma[e];
-    partial[launch.rows.padded_cols + e] = dbeta[e];
+    partial[e] = static_cast<float>(dgamma[e]);
+    partial[launch.rows.padded_cols + e] = static_cast<float>(dbeta[e]);
   }
 }
 

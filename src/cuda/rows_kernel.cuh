@@ -186,20 +186,21 @@ class RowsWork {
     const bool gradient = team_.any((bits & kMagnitude) != 0);
     const bool wide = needs && (gradient || !zero);
     if (!__any_sync(~0u, wide)) return false;
-    const Normalizer n = wide_row<T, kUnits>(launch_, team_, gamma_, row, wide);
+    const WideRow<T, kUnits> own(launch_, team_, wide ? row : 0);
+    const RowStats stats = wide ? load_stats<kPlain>(launch_, row) : RowStats{};
+    const WideScalars scalars = wide_scalars(launch_, team_, gamma_, own, stats, wide);
     if (!wide) return false;
-    const T* x = static_cast<const T*>(launch_.buffers.x) + columns_.first;
-    const T* dy = static_cast<const T*>(launch_.buffers.dy) + columns_.first;
-    x += row_offset<kPlain>(launch_, kRowX, row);
-    dy += row_offset<kPlain>(launch_, kRowDy, row);
+      // The parameters first: dx may lie on x or dy.
 #pragma unroll
     for (int i = 0; i < kUnits * kE; ++i) {
       const int c = unit(i / kE) * kE + i % kE;
-      asm volatile("" ::: "memory");  // one at a time: this must not cost registers
+      asm volatile("" ::: "memory");  // one at a time, as above
       if (c >= columns_.count) continue;
-      columns_.add_product(i, widen(dy[c]),
-                           static_cast<float>(widen(dy[c]) * n.x_hat(widen(x[c]))));
+      const float dy = widen(own.dy[c]);
+      const double x_hat = scalars.normalizer.x_hat(widen(own.x[c]));
+      columns_.add_product(i, dy, static_cast<float>(dy * x_hat));
     }
+    if (problem_.has_dx) write_wide_dx(own, gamma_, scalars);
     return true;
   }
 

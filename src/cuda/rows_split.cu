@@ -4,6 +4,7 @@
 // and dy are read twice: per element 4 reads and 1 write of the data type, less what the second
 // look finds in the cache.
 #include <algorithm>
+#include <string>
 
 #include "cuda/finish.hpp"
 #include "cuda/kernels.hpp"
@@ -275,6 +276,11 @@ Status launch_split_rows(const RowsProblem& problem, const Buffers& buffers, voi
 }  // namespace
 
 Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  constexpr int64_t kMostRows = int64_t{65535} * kRowsAtOnce;  // of a grid
+  if (problem.rows > kMostRows) {
+    return {Code::kUnsupportedDevice,
+            "rows_split: expected at most " + std::to_string(kMostRows) + " rows"};
+  }
   kernel = {"rows_split", SplitWorkspace(problem).bytes(), &launch_split_rows};
   return {};
 }

@@ -7,57 +7,82 @@
 
 namespace normgrad::cuda {
 
-// Writes dx if `wanted` and there is one. All threads of the team's warps come here; the row of
-// those that do not want it is not looked at.
-template <class T, int kUnits, class AnyTeam>
-__device__ Normalizer wide_row(const RowsLaunch& launch, AnyTeam& team, const Gamma<T>& gamma,
-                               int64_t row, bool wanted) {
-  constexpr int kE = kUnit<T>;
-  const RowsProblem& problem = launch.problem;
-  const int64_t first = static_cast<int64_t>(team.rank) * launch.geometry.block_units * kE;
-  const int64_t columns =
-      min(problem.cols - first, static_cast<int64_t>(launch.geometry.block_units) * kE);
-  const T* x = static_cast<const T*>(launch.buffers.x) + first;
-  const T* dy = static_cast<const T*>(launch.buffers.dy) + first;
-  T* dx = static_cast<T*>(launch.buffers.dx) + first;
-  if (wanted) {
-    x += row_offset<false>(launch, kRowX, row);
-    dy += row_offset<false>(launch, kRowDy, row);
-    dx += row_offset<false>(launch, kRowDx, row);
+// Where its elements lie, for one thread of the team: from the block's first column on.
+template <class T, int kUnits>
+struct WideRow {
+  static constexpr int kE = kUnit<T>;
+
+  template <class AnyTeam>
+  __device__ WideRow(const RowsLaunch& launch, const AnyTeam& team, int64_t row)
+      : threads(team.threads()), position(team.position) {
+    const int64_t first = static_cast<int64_t>(team.rank) * launch.geometry.block_units * kE;
+    columns =
+        min(launch.problem.cols - first, static_cast<int64_t>(launch.geometry.block_units) * kE);
+    x = static_cast<const T*>(launch.buffers.x) + row_offset<false>(launch, kRowX, row) + first;
+    dy = static_cast<const T*>(launch.buffers.dy) + row_offset<false>(launch, kRowDy, row) + first;
+    dx = static_cast<T*>(launch.buffers.dx) + row_offset<false>(launch, kRowDx, row) + first;
   }
-  const auto for_columns = [&](const auto& visit) {
+
+  // One element at a time: this must not cost the kernel registers.
+  template <class Visit>
+  __device__ void for_columns(const Visit& visit) const {
 #pragma unroll 1
-    for (int j = 0; wanted && j < kUnits; ++j) {
+    for (int j = 0; j < kUnits; ++j) {
 #pragma unroll 1
       for (int e = 0; e < kE; ++e) {
-        const int c = (j * team.threads() + team.position) * kE + e;
+        const int c = (j * threads + position) * kE + e;
         if (c < columns) visit(c);
       }
     }
-  };
+  }
+
+  const T *x, *dy;
+  T* dx;
+  int64_t columns;
+  const int threads, position;
+};
+
+// Its scalars: dx = r * (g - c1 - x_hat * c2).
+struct WideScalars {
+  Normalizer normalizer;
+  double c1 = 0, c2 = 0;
+};
+
+// All threads of the team's warps come here; the row of those that do not want it is not looked at.
+template <class T, int kUnits, class AnyTeam>
+__device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, const Gamma<T>& gamma,
+                                    const WideRow<T, kUnits>& row, RowStats stats, bool wanted) {
   double squares = 0;
-  for_columns([&](int c) {
-    const double value = widen(x[c]);
-    squares += value * value;
-  });
+  if (wanted) {
+    row.for_columns([&](int c) {
+      const double value = widen(row.x[c]);
+      squares += value * value;
+    });
+  }
   squares = team.sum({squares, 0}).x;
-  const Normalizer n = normalizer_of(problem, wanted ? load_stats<false>(launch, row) : RowStats{},
-                                     squares * launch.per_col);
+  const Normalizer n = normalizer_of(launch.problem, stats, squares * launch.per_col);
   double2 sums = {0, 0};
-  for_columns([&](int c) {
-    const double g = static_cast<double>(widen(dy[c])) * gamma[c];
-    sums.x += g;
-    sums.y += g * n.x_hat(widen(x[c]));
-  });
+  if (wanted) {
+    row.for_columns([&](int c) {
+      const double g = static_cast<double>(widen(row.dy[c])) * gamma[c];
+      sums.x += g;
+      sums.y += g * n.x_hat(widen(row.x[c]));
+    });
+  }
   sums = team.sum(sums);
-  if (!problem.has_dx) return n;
-  const double c1 = is_rms(problem.statistics) ? 0 : sums.x * launch.per_col;
-  const double c2 = sums.y * launch.per_col;
-  for_columns([&](int c) {
-    const double g = static_cast<double>(widen(dy[c])) * gamma[c];
-    dx[c] = narrow<T>(static_cast<float>(n.r * (g - c1 - n.x_hat(widen(x[c])) * c2)));
+  const double c1 = is_rms(launch.problem.statistics) ? 0 : sums.x * launch.per_col;
+  return {n, c1, sums.y * launch.per_col};
+}
+
+template <class T, int kUnits>
+__device__ void write_wide_dx(const WideRow<T, kUnits>& row, const Gamma<T>& gamma,
+                              const WideScalars& scalars) {
+  const Normalizer& n = scalars.normalizer;
+  row.for_columns([&](int c) {
+    const double g = static_cast<double>(widen(row.dy[c])) * gamma[c];
+    const double x_hat = n.x_hat(widen(row.x[c]));
+    row.dx[c] = narrow<T>(static_cast<float>(n.r * (g - scalars.c1 - x_hat * scalars.c2)));
   });
-  return n;
 }
 
 }  // namespace normgrad::cuda

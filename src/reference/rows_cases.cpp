@@ -64,6 +64,11 @@ void add_layouts(Table& table) {
     Case c = table.base({2, 20000});
     c.in_place = in_place;
     table.add_next_form(c);
+    // Rows that are done in float64, element by element.
+    c = table.base({37, 50});
+    c.in_place = in_place;
+    c.values = Values::kZeroDenominators;
+    table.add_forms(c);
   }
 }
 

@@ -190,11 +190,11 @@ class RowsWork {
     const RowStats stats = wide ? load_stats<kPlain>(launch_, row) : RowStats{};
     const WideScalars scalars = wide_scalars(launch_, team_, gamma_, own, stats, wide);
     if (!wide) return false;
-      // The parameters first: dx may lie on x or dy.
+      // The parameters first, since dx may lie on x or dy; one at a time, which spares registers.
 #pragma unroll
     for (int i = 0; i < kUnits * kE; ++i) {
       const int c = unit(i / kE) * kE + i % kE;
-      asm volatile("" ::: "memory");  // one at a time, as above
+      asm volatile("" ::: "memory");
       if (c >= columns_.count) continue;
       const float dy = widen(own.dy[c]);
       const double x_hat = scalars.normalizer.x_hat(widen(own.x[c]));

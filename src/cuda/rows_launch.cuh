@@ -17,16 +17,15 @@ namespace normgrad::cuda {
 struct RowsGeometry {
   int units_per_thread = 1;
   int lanes = 32, warps = 1;
-  int crews = 8, turns = 1, stages = 3;
+  int crews = 1, turns = 1, stages = 3;
   int cluster = 1;
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
   bool chunked = false;  // more than 2 * kChunkRows rows per team
 
   constexpr int threads() const { return crews * warps * 32; }
-  constexpr int team_units() const {
-    return units_per_thread * warps * lanes;
-  }  // at most, of a row
+  // Units of a row that a team has room for.
+  constexpr int team_units() const { return units_per_thread * warps * lanes; }
   constexpr int teams() const { return crews * (32 / lanes); }
   constexpr int stage_rows() const { return turns * (32 / lanes); }
   constexpr int step_rows() const { return crews * stage_rows(); }

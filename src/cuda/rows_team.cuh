@@ -8,8 +8,7 @@ namespace normgrad::cuda {
 
 inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
-
-inline constexpr int kMaxStages = 4;
+inline constexpr int kMaxStages = 3;
 
 // At the start of shared memory.
 struct RowsShared {

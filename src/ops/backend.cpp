@@ -2,21 +2,13 @@
 
 #include <cstdlib>
 #include <string>
-#include <vector>
 
 #include "normgrad/info.hpp"
 
 namespace normgrad {
 
-std::span<const Backend> backends() {
-  static const std::vector<Backend> list = [] {
-    std::vector<Backend> all;
-    for (const auto& device : {cpu::backends(), cuda::backends()}) {
-      all.insert(all.end(), device.begin(), device.end());
-    }
-    return all;
-  }();
-  return list;
+std::span<const Backend> backends(Device device) {
+  return device == Device::kCpu ? cpu::backends() : cuda::backends();
 }
 
 Status choose_backend(Device device, const Backend*& backend) {
@@ -30,8 +22,7 @@ Status choose_backend(Device device, const Backend*& backend) {
   // A choice for another device does not concern this one.
   const bool forced = wanted.starts_with(std::string(device_name) + ":");
   std::string available;
-  for (const Backend& candidate : backends()) {
-    if (candidate.device != device) continue;
+  for (const Backend& candidate : backends(device)) {
     if (!forced || wanted == candidate.name) {
       backend = &candidate;
       return {};
@@ -42,13 +33,15 @@ Status choose_backend(Device device, const Backend*& backend) {
     return {Code::kUnsupportedDevice,
             "NORMGRAD_IMPL: expected one of " + available + "; got " + wanted};
   }
-  return {Code::kUnsupportedDevice,
-          std::string("device: ") + device_name + " is not in this build of the library"};
+  return {Code::kUnsupportedDevice, std::string("device: there is no ") + device_name +
+                                        " on this machine, or it is not in this build"};
 }
 
 std::vector<Implementation> implementations() {
   std::vector<Implementation> list;
-  for (const Backend& backend : backends()) list.push_back({backend.name, backend.device});
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    for (const Backend& backend : backends(device)) list.push_back({backend.name, backend.device});
+  }
   return list;
 }
 

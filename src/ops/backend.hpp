@@ -27,8 +27,9 @@ struct Backend {
 
 inline constexpr size_t kWorkspaceAlignment = 64;
 
-// All backends that this machine can run, best first within each device.
-std::span<const Backend> backends();
+// The backends of a device that this machine can run, best first. Asking for those of GPUs starts
+// CUDA's driver, which takes a while and does not survive a fork: the CPU's plans do not.
+std::span<const Backend> backends(Device device);
 
 // The backend for a device: NORMGRAD_IMPL if it names one of that device, else the best.
 Status choose_backend(Device device, const Backend*& backend);

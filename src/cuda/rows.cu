@@ -1,7 +1,4 @@
 // LayerNorm and RMSNorm on the GPU: which kernel, and how the rows are dealt out.
-#include <algorithm>
-#include <bit>
-
 #include "cuda/finish.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
@@ -25,76 +22,6 @@ struct RowsWorkspace {
   size_t partials, offsets;
   size_t bytes() const { return partials + offsets; }
 };
-
-constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
-constexpr int kColumnsPerThread = 16;
-constexpr int kSharedBytes = 227 * 1024;
-
-// What a launch has in shared memory, in this order.
-struct RowsMemory {
-  int gamma_at, scales_at, chunks_at, ring_at, bytes;
-
-  RowsMemory(const RowsProblem& problem, const RowsGeometry& g, int stage_bytes) {
-    const auto aligned = [](int64_t offset) {
-      return static_cast<int>(divide_up(offset, 128) * 128);
-    };
-    const int unit = static_cast<int>(16 / size_of(problem.dtype));
-    const int sums = g.units_per_thread * unit * g.threads();  // of one kind
-    gamma_at = aligned(sizeof(RowsShared));
-    scales_at = aligned(gamma_at + 4 * unit * g.team_units());
-    chunks_at = aligned(scales_at +
-                        static_cast<int>(sizeof(RowScales)) * g.crews * g.stages * g.stage_rows());
-    const int kinds = is_rms(problem.statistics) ? 1 : 2;
-    ring_at = aligned(chunks_at + (g.chunked ? 4 * kinds * sums : 0));
-    // The ring, or a double per sum when it is done.
-    bytes = ring_at + std::max(2 * g.crews * g.stages * stage_bytes, 8 * sums);
-  }
-};
-
-// Bytes of a row of one tensor in a stage. Rows at any address keep their phase.
-int64_t slot_bytes(const RowsProblem& problem, const RowsGeometry& g, bool plain) {
-  const auto size = static_cast<int64_t>(size_of(problem.dtype));
-  const int64_t bytes = std::min<int64_t>(problem.cols * size, g.block_units * 16);
-  return plain ? bytes : divide_up(bytes, 16) * 16 + 32;
-}
-
-RowsGeometry geometry_of(const RowsProblem& problem) {
-  const int unit = static_cast<int>(16 / size_of(problem.dtype));
-  const int64_t units = divide_up(problem.cols, unit);
-  RowsGeometry g;
-  if (units <= 32) {
-    g.lanes = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(units, 1))));
-    g.block_units = static_cast<int>(units);
-    g.crews = kWarps;
-    g.stages = 2;
-    g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
-  } else {
-    g.units_per_thread = kColumnsPerThread / unit;
-    const int64_t most = kWarps * 32 * g.units_per_thread;
-    g.cluster = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(units, most))));
-    if (g.cluster > kMaxCluster) return g;
-    g.block_units = static_cast<int>(divide_up(units, g.cluster));
-    while (g.units_per_thread > 1 && g.block_units <= 16 * g.units_per_thread) {
-      g.units_per_thread /= 2;
-    }
-    g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
-    g.crews = std::max(1, kWarps / g.warps);
-  }
-  // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
-  constexpr int kParts[] = {132, 66, 30, 15, 7};
-  const int64_t steps = divide_up(problem.rows, g.step_rows());
-  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kChunkRows;
-  const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
-  g.parts = static_cast<int>(std::max<int64_t>(
-      {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
-  g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
-  const auto fits = [&] {
-    const auto stage = static_cast<int>(slot_bytes(problem, g, false) * g.stage_rows());
-    return RowsMemory(problem, g, stage).bytes <= kSharedBytes;
-  };
-  if (g.lanes == 32 && !fits()) g.stages = 2;
-  return g;
-}
 
 // Whether all rows of a tensor start at multiples of 16 bytes.
 bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
@@ -128,14 +55,14 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   };
   launch.x_packed = packed(problem.x);
   launch.dy_packed = packed(problem.dy);
-  launch.slot_bytes = static_cast<int>(slot_bytes(problem, geometry, plain));
+  launch.slot_bytes = slot_bytes(problem, geometry, plain);
   launch.stage_bytes = launch.slot_bytes * launch.stage_rows;
   launch.partials = static_cast<float*>(workspace);
   launch.padded_cols = layout.padded_cols;
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(launch, offsets, stream));
 
-  const RowsMemory memory(problem, geometry, launch.stage_bytes);
+  const RowsMemory memory(problem, geometry, plain);
   launch.gamma_at = memory.gamma_at;
   launch.scales_at = memory.scales_at;
   launch.chunks_at = memory.chunks_at;

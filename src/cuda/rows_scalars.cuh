@@ -87,13 +87,6 @@ __device__ inline bool in_range(float value) {
   return magnitude >= 0x1p-100f && magnitude <= 0x1p100f;
 }
 
-// What is known of a row before its sums are: made once per row, not by each of its threads.
-struct alignas(16) RowScales {
-  float mean = 0, scale = 0, r = 0;
-  float moderate = 0;     // 1 if scale and r are near 1
-  double c1 = 0, c2 = 0;  // of the sums of g and of g * (x - mean)
-};
-
 // Whether a value lies in [2^-kBits, 2^kBits].
 template <int kBits>
 __device__ bool is_near_1(double value) {

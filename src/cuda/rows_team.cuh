@@ -6,19 +6,6 @@
 
 namespace normgrad::cuda {
 
-inline constexpr int kMaxWarps = 16;    // of a team
-inline constexpr int kMaxCluster = 16;  // blocks
-inline constexpr int kMaxStages = 3;
-
-// At the start of shared memory.
-struct RowsShared {
-  // Two sums of each warp of the block, and of each block of the cluster; for rows in turn.
-  double warps[2][2][kMaxWarps];
-  double blocks[2][2][kMaxCluster];
-  Barrier full[kMaxWarps][kMaxStages];  // of the stages of each crew's ring
-  Barrier cluster[2];
-};
-
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }

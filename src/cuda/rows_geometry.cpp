@@ -1,0 +1,85 @@
+#include "cuda/rows_geometry.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace normgrad::cuda {
+namespace {
+
+constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
+constexpr int kColumnsPerThread = 16;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int unit_of(DType dtype) { return static_cast<int>(16 / size_of(dtype)); }
+
+// How many blocks or clusters, from everything else.
+void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
+  // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
+  constexpr int kParts[] = {132, 66, 30, 15, 7};
+  const int64_t steps = divide_up(problem.rows, g.step_rows());
+  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kChunkRows;
+  const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
+  g.parts = static_cast<int>(std::max<int64_t>(
+      {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
+  g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
+}
+
+}  // namespace
+
+RowsGeometry geometry_of(const RowsProblem& problem) {
+  const int unit = unit_of(problem.dtype);
+  const int64_t units = divide_up(problem.cols, unit);
+  RowsGeometry g;
+  if (units <= 32) {
+    g.lanes = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(units, 1))));
+    g.block_units = static_cast<int>(units);
+    g.crews = kWarps;
+    g.stages = 2;
+    g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
+  } else {
+    g.units_per_thread = kColumnsPerThread / unit;
+    const int64_t most = int64_t{kWarps} * 32 * g.units_per_thread;
+    g.cluster = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(units, most))));
+    if (g.cluster > kMaxCluster) return g;
+    g.block_units = static_cast<int>(divide_up(units, g.cluster));
+    while (g.units_per_thread > 1 && g.block_units <= 16 * g.units_per_thread) {
+      g.units_per_thread /= 2;
+    }
+    g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
+    g.crews = std::max(1, kWarps / g.warps);
+  }
+  deal_parts(problem, g);
+  while (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
+    if (g.stages > 2) {
+      --g.stages;
+    } else {
+      g.turns /= 2;
+    }
+    deal_parts(problem, g);
+  }
+  return g;
+}
+
+int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool plain) {
+  const auto size = static_cast<int64_t>(size_of(problem.dtype));
+  const int64_t bytes = std::min<int64_t>(problem.cols * size, geometry.block_units * 16);
+  return static_cast<int>(plain ? bytes : divide_up(bytes, 16) * 16 + 32);
+}
+
+RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain) {
+  const auto aligned = [](int64_t offset) {
+    return static_cast<int>(divide_up(offset, 128) * 128);
+  };
+  const int unit = unit_of(problem.dtype);
+  const int sums = geometry.units_per_thread * unit * geometry.threads();  // of one kind
+  const int rows = geometry.crews * geometry.stages * geometry.stage_rows();
+  gamma_at = aligned(sizeof(RowsShared));
+  scales_at = aligned(gamma_at + 4 * unit * geometry.team_units());
+  chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * rows);
+  const int kinds = is_rms(problem.statistics) ? 1 : 2;
+  ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
+  // The ring, or a double per sum when it is done.
+  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), 8 * sums);
+}
+
+}  // namespace normgrad::cuda

@@ -1,0 +1,72 @@
+// How the rows of a LayerNorm or RMSNorm are dealt out to blocks, warps and threads, and what they
+// have in shared memory. Plain C++, tested without a GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/problem.hpp"
+
+namespace normgrad::cuda {
+
+inline constexpr int kMaxWarps = 16;    // of a team
+inline constexpr int kMaxCluster = 16;  // blocks
+inline constexpr int kMaxStages = 3;
+
+// At the start of shared memory. The integers are barriers.
+struct RowsShared {
+  // Two sums of each warp of the block, and of each block of the cluster; for rows in turn.
+  double warps[2][2][kMaxWarps];
+  double blocks[2][2][kMaxCluster];
+  uint64_t full[kMaxWarps][kMaxStages];  // of the stages of each crew's ring
+  uint64_t cluster[2];
+};
+
+// What is known of a row before its sums are: made once per row, not by each of its threads.
+struct alignas(16) RowScales {
+  float mean = 0, scale = 0, r = 0;
+  float moderate = 0;     // 1 if scale and r are near 1
+  double c1 = 0, c2 = 0;  // of the sums of g and of g * (x - mean)
+};
+
+// A function of shape and dtype alone, so that the order of every sum is.
+//
+// A row is cut into units of 16 bytes, which a team of threads takes in turn: `lanes` of each of
+// `warps` warps. The warps of a team, a crew, have a ring of `stages` in shared memory, each for
+// `turns` rows; where a team is part of a warp only, a crew has several and a stage rows for each.
+// Rows too long for a block are cut into `cluster` parts, one per block of a cluster.
+struct RowsGeometry {
+  int units_per_thread = 1;
+  int lanes = 32, warps = 1;
+  int crews = 1, turns = 1, stages = 3;
+  int cluster = 1;
+  int block_units = 0;   // of a row
+  int parts = 1;         // blocks, or clusters: each has a row of partial sums
+  bool chunked = false;  // more than 2 * kChunkRows rows per team
+
+  constexpr int threads() const { return crews * warps * 32; }
+  // Units of a row that a team has room for.
+  constexpr int team_units() const { return units_per_thread * warps * lanes; }
+  constexpr int teams() const { return crews * (32 / lanes); }
+  constexpr int stage_rows() const { return turns * (32 / lanes); }
+  constexpr int step_rows() const { return crews * stage_rows(); }
+};
+
+// Column sums are fp32 over so many rows in registers, over as many such chunks in shared memory,
+// and float64 from there on.
+inline constexpr int kChunkRows = 16;
+
+// A row too long for any number of blocks has a `cluster` above kMaxCluster, and nothing else.
+RowsGeometry geometry_of(const RowsProblem& problem);
+
+// Bytes of a row of one tensor in a stage. plain: rows start at multiples of 16 bytes and have
+// whole units; others keep the phase of their address.
+int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool plain);
+
+// Where things are in shared memory, in this order.
+struct RowsMemory {
+  static constexpr int kMost = 227 * 1024;
+  RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain);
+  int gamma_at, scales_at, chunks_at, ring_at, bytes;
+};
+
+}  // namespace normgrad::cuda

@@ -1,0 +1,81 @@
+// How rows are dealt out on a GPU, for shapes that nobody thought of: everything fits, every column
+// has a thread, and no sum in float32 gets too long. No GPU is needed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "cuda/rows_geometry.hpp"
+
+namespace normgrad::cuda {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void expect_sound(const RowsProblem& problem) {
+  SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "
+                                  << name_of(problem.dtype));
+  const RowsGeometry g = geometry_of(problem);
+  if (g.cluster > kMaxCluster) {  // for another kernel
+    ASSERT_GT(problem.cols, 65536);
+    return;
+  }
+  const int unit = static_cast<int>(16 / size_of(problem.dtype));
+  const int64_t units = divide_up(problem.cols, unit);
+  ASSERT_GE(g.team_units(), g.block_units);
+  ASSERT_GE(int64_t{g.block_units} * g.cluster, units);
+  ASSERT_LT(int64_t{g.block_units} * (g.cluster - 1), units);  // no block is without columns
+  ASSERT_LE(g.crews * g.warps, kMaxWarps);
+  ASSERT_LE(g.units_per_thread * unit, 16);
+  ASSERT_LE(g.stage_rows(), 32);  // a lane for the statistics of each
+  ASSERT_GE(g.turns, 1);
+  ASSERT_GE(g.stages, 2);
+  ASSERT_LE(g.stages, kMaxStages);
+  // What the kernel takes for granted.
+  ASSERT_TRUE(g.units_per_thread == 1 || g.stage_rows() == 1);
+  ASSERT_TRUE(g.lanes == 32 || g.warps * g.cluster * g.units_per_thread == 1);
+  for (const bool plain : {false, true}) {
+    ASSERT_LE(RowsMemory(problem, g, plain).bytes, RowsMemory::kMost);
+  }
+  // Roundings of a column sum: over a chunk in registers, then over the chunks.
+  const int64_t rows_per_team =
+      divide_up(divide_up(problem.rows, g.step_rows()), g.parts) * g.turns;
+  const int64_t additions =
+      g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team;
+  ASSERT_LE(additions, 2 * kChunkRows + 1);
+}
+
+TEST(CudaGeometry, EveryLengthOfRows) {
+  RowsProblem problem;
+  problem.lead_rank = 1;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    problem.dtype = dtype;
+    for (problem.cols = 1; problem.cols < 140000; problem.cols += problem.cols < 4200 ? 1 : 61) {
+      for (const int64_t rows : {int64_t{1}, int64_t{1000}, int64_t{10000000}}) {
+        problem.rows = rows;
+        expect_sound(problem);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CudaGeometry, AnyShape) {
+  std::mt19937_64 random(1);
+  const auto up_to = [&](double exponent) {
+    return static_cast<int64_t>(std::exp2(std::uniform_real_distribution<>(0, exponent)(random)));
+  };
+  for (int i = 0; i < 200000; ++i) {
+    RowsProblem problem;
+    problem.lead_rank = 1;
+    problem.dtype = static_cast<DType>(random() % 3);
+    problem.statistics = random() % 2 ? RowStatistics::kFromX : RowStatistics::kMeanRstd;
+    problem.rows = up_to(33);
+    problem.cols = up_to(21);
+    expect_sound(problem);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace normgrad::cuda

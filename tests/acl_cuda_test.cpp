@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "acl/acl.h"
-#include "device_mirror.hpp"
+#include "device_test.hpp"
 
 namespace {
 

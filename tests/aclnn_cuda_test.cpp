@@ -6,7 +6,7 @@
 #include <string>
 
 #include "acl_call.hpp"
-#include "device_mirror.hpp"
+#include "device_test.hpp"
 
 namespace acl_test {
 namespace {

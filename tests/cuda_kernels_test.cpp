@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "device_test.hpp"
 #include "normgrad/cuda.hpp"
 #include "normgrad/info.hpp"
 #include "reference/cases.hpp"
@@ -19,12 +20,7 @@ using reference::Case;
 using reference::Instance;
 using reference::Op;
 
-class CudaKernels : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "no device";
-  }
-};
+class CudaKernels : public device_test::DeviceTest {};
 
 // Runs a case, checks its outputs and returns their hash.
 uint64_t run(const Case& each) {

@@ -6,7 +6,7 @@
 #include <future>
 #include <string>
 
-#include "device_mirror.hpp"
+#include "device_test.hpp"
 #include "ge_table_call.hpp"
 
 namespace ge_test {

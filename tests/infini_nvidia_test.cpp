@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "device_mirror.hpp"
+#include "device_test.hpp"
 #include "infiniop/normgrad.h"
 #include "infinirt.h"
 

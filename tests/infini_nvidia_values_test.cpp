@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "device_mirror.hpp"
+#include "device_test.hpp"
 #include "infini_table_call.hpp"
 
 namespace infini_test {

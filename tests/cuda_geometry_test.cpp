@@ -10,8 +10,6 @@
 namespace normgrad::cuda {
 namespace {
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 void expect_sound(const RowsProblem& problem) {
   SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "
                                   << name_of(problem.dtype));

@@ -1,4 +1,4 @@
-// What the kernels that keep their data in the shared memory of a cluster have in common.
+// What the kernels that take clusters of blocks have in common.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -17,6 +17,11 @@ __device__ inline void cluster_arrive() {
 }
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Both at once, and what the blocks wrote before it is there after it.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
 // 16 bytes from global to shared memory, past the registers. What a thread copied, it sees after

@@ -9,8 +9,6 @@
 namespace normgrad::cuda {
 namespace {
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // In the order of the workspace: partial sums, then the offsets of rows.
 struct RowsWorkspace {
   explicit RowsWorkspace(const RowsProblem& problem, const RowsGeometry& geometry) {

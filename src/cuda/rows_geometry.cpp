@@ -9,7 +9,6 @@ namespace {
 constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
 constexpr int kColumnsPerThread = 16;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int unit_of(DType dtype) { return static_cast<int>(16 / size_of(dtype)); }
 
 // How many blocks or clusters, from everything else.

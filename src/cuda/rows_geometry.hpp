@@ -8,6 +8,8 @@
 
 namespace normgrad::cuda {
 
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
 inline constexpr int kMaxStages = 3;

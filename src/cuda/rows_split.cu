@@ -19,8 +19,6 @@ constexpr int kThreads = 256;
 constexpr int kSegmentUnits = 8 * kThreads;
 constexpr int kRowsAtOnce = 32;  // of a thread, in the last kernel
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // What the last kernel needs of a row.
 struct SplitRow {
   RowScalars scalars;

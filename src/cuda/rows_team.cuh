@@ -2,13 +2,10 @@
 #pragma once
 
 #include "cuda/async.cuh"
+#include "cuda/cluster.cuh"
 #include "cuda/rows_launch.cuh"
 
 namespace normgrad::cuda {
-
-__device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-}
 
 // kShort: several of them in a warp.
 template <bool kShort>

@@ -102,6 +102,7 @@ class RowsRun {
   // first, and `next` are the rows to ask memory for meanwhile.
   template <class LookAt>
   void for_batches(int64_t begin, int64_t end, int64_t count, const LookAt& look_at) const {
+    if (begin == end) return;  // a cursor stands on a row
     RowCursor cursor(problem_, begin);
     Batch batches[2];
     Batch* batch = &batches[0];

@@ -104,7 +104,7 @@ void add_detours(Table& table) {
 
 void add_edges(Table& table) {
   for (const std::vector<int64_t>& shape :
-       {std::vector<int64_t>{0, 8}, {3, 0, 8}, {4, 0}, {0, 0}, {0}}) {
+       {std::vector<int64_t>{0, 8}, {3, 0, 8}, {0, 8193}, {4, 0}, {0, 0}, {0}}) {
     table.add_next_form(table.base(shape));
   }
   for (double eps : {1e-12, 1e-5}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/channel.cuh"
+#include "cuda/ptx.cuh"
 
 namespace normgrad::cuda {
 
@@ -74,9 +75,7 @@ struct Crew {
   int thread, threads;
   int barrier;
 
-  __device__ void wait() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-  }
+  __device__ void wait() const { sync_some(barrier, threads); }
   // The sums of all threads, for all of them: a butterfly, then the warps in order.
   __device__ Sums sum(Sums sums, Sums* scratch) const {
     sums = warp_sum(sums);

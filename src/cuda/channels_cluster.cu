@@ -19,8 +19,8 @@
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_cluster_tile.hpp"
-#include "cuda/cluster.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 
 namespace normgrad::cuda {
 namespace {
@@ -165,9 +165,8 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
     cluster_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
                    const __grid_constant__ Paces paces, Aligned aligned) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ uint4 slots[];
-  __shared__ Barrier arrived;
+  auto* slots = dynamic_shared<uint4>();
+  auto& arrived = in_shared<Barrier>();
   const int cells = tile.cells();
   auto* left = reinterpret_cast<Sums*>(slots + 2 * tile.steps * cells);
   auto* inbox = left + tile.threads;  // blocks x channels
@@ -206,7 +205,7 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
                      first_run);
   PieceCount pieces = start;
   if (whole && aligned.x && aligned.dy) {
-    uint32_t slot = shared_address(x_slots);
+    SharedAddress slot = shared_address(x_slots);
     const uint32_t dy_distance = tile.steps * cells * 16;
 #pragma unroll 1
     for (int k = 0; k < steps; ++k) {
@@ -326,7 +325,6 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
   for (int i = 0; i < channels; ++i) {
     if (results[i].wide) wide_channel<T>(problem, buffers, c + i, crew, left);
   }
-#endif
 }
 
 Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, void*, void* stream) {

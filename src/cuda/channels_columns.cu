@@ -12,8 +12,8 @@
 
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
-#include "cuda/cluster.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 
 namespace normgrad::cuda {
 namespace {
@@ -132,10 +132,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     columns_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Layout layout,
                    Aligned aligned) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ uint4 slots[];
-  __shared__ alignas(16) char memory[sizeof(Board<T>)];
-  Board<T>& board = reinterpret_cast<Board<T>&>(memory);
+  auto* slots = dynamic_shared<uint4>();
+  auto& board = in_shared<Board<T>>();
   constexpr int kShares = kThreads / kTile<T>;
   const bool alone = layout.blocks == 1;
   const int rank = alone ? 0 : static_cast<int>(cluster_rank());
@@ -179,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int k = 0; k < steps; ++k) {
       const auto load = [&](uint4* slot, const char* from, bool whole) {
         if (whole && columns == kUnit<T>) {
-          copy_async(slot, from);
+          copy_async(shared_address(slot), from);
         } else {
           *slot = load_unit(reinterpret_cast<const T*>(from), columns, false);
         }
@@ -215,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     cluster_wait();
     for (int block = share; block < layout.blocks; block += kShares) {
       Sums* place = &board.inbox[rank][channel];
-      const uint32_t barrier = remote_address(&board.arrived, block);
+      const SharedAddress barrier = remote_address(&board.arrived, block);
       send(remote_address(&place->dy, block), total.dy, barrier);
       send(remote_address(&place->dy_t, block), total.dy_t, barrier);
     }
@@ -261,7 +259,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; i < channels; ++i) {
     if (board.channels[i].wide) wide_channel<T>(problem, buffers, tile + i, crew, board.inbox[0]);
   }
-#endif
 }
 
 Status launch_columns(const ChannelsProblem& problem, const Buffers& buffers, void*, void* stream) {

@@ -20,11 +20,11 @@
 // lanes, a block's warps, the team's blocks. Chunks and teams follow from shape and dtype.
 #include <cooperative_groups.h>
 
-#include "cuda/async.cuh"
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_team_deal.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 
 namespace normgrad::cuda {
 namespace {
@@ -56,23 +56,18 @@ Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
 constexpr unsigned long long kNothing = ~0ull;
 
 __device__ void send_sums(Sums* to, const Sums& sums) {
-  const auto bits = [](double value) {
+  const auto bits = [](double value) -> unsigned long long {
     return isnan(value) ? 0x7FF8000000000000ll : __double_as_longlong(value);
   };
-  asm volatile("st.relaxed.gpu.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(bits(sums.dy)),
-               "l"(bits(sums.dy_t))
-               : "memory");
+  store_relaxed(reinterpret_cast<Words*>(to), {bits(sums.dy), bits(sums.dy_t)});
 }
 __device__ Sums receive_sums(const Sums* from) {
-  unsigned long long dy, dy_t;
+  Words words;
   do {
-    asm volatile("ld.relaxed.gpu.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(dy), "=l"(dy_t)
-                 : "l"(from)
-                 : "memory");
-  } while (dy == kNothing || dy_t == kNothing);
-  return {__longlong_as_double(static_cast<long long>(dy)),
-          __longlong_as_double(static_cast<long long>(dy_t))};
+    words = load_relaxed(reinterpret_cast<const Words*>(from));
+  } while (words.first == kNothing || words.second == kNothing);
+  return {__longlong_as_double(static_cast<long long>(words.first)),
+          __longlong_as_double(static_cast<long long>(words.second))};
 }
 
 // A warp's chunk of a channel, the same in each.
@@ -319,9 +314,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     team_kernel(const __grid_constant__ ChannelsProblem problem,
                 const __grid_constant__ Buffers buffers, const __grid_constant__ Deal deal,
                 Bulk bulk, Sums* exchange) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ uint4 slots[];
-  __shared__ Board board;
+  auto* slots = dynamic_shared<uint4>();
+  auto& board = in_shared<Board>();
   const int warp = threadIdx.x / 32;
   if (threadIdx.x < kWarps * kMostSlots) init_barrier(&board.full[0][threadIdx.x], 1);
   if (threadIdx.x < kRounds) {
@@ -364,7 +358,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       carry(part, round, givens, exchange);
     }
   }
-#endif
 }
 
 Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void* memory,

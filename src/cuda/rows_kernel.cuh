@@ -219,7 +219,7 @@ constexpr int kRegisters = 128;
 
 template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
 __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ RowsLaunch launch) {
-  extern __shared__ __align__(128) char memory[];
+  char* memory = dynamic_shared<char>();
   RowsShared& shared = *reinterpret_cast<RowsShared*>(memory);
   const RowsGeometry& geometry = launch.geometry;
   if (threadIdx.x < geometry.crews) {

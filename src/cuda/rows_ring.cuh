@@ -1,7 +1,7 @@
 // The ring of a crew: rows of x and dy, fetched by bulk copies ahead of the work.
 #pragma once
 
-#include "cuda/async.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/rows_scalars.cuh"
 #include "cuda/rows_team.cuh"
 #include "cuda/rows_units.cuh"

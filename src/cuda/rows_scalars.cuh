@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/normalizer.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/rows_launch.cuh"
 #include "cuda/types.cuh"
 #include "normgrad/status.hpp"
@@ -69,15 +70,11 @@ __device__ inline Normalizer normalizer_of(const RowsProblem& problem, RowStats 
 // 1 / sqrt(value) and 1 / value to 44 bits and more, by Newton's method from the 22 bits that the
 // hardware gives. What does not fit float32 becomes 0, Inf or NaN.
 __device__ inline double quick_rsqrt(double value) {
-  float guess;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(static_cast<float>(value)));
-  const double y = guess;
+  const double y = approximate_rsqrt(static_cast<float>(value));
   return y * fma(-0.5 * value * y, y, 1.5);
 }
 __device__ inline double quick_reciprocal(float value) {
-  float guess;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(value));
-  const double y = guess;
+  const double y = approximate_reciprocal(value);
   return y * fma(-static_cast<double>(value), y, 2.0);
 }
 

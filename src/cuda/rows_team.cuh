@@ -1,8 +1,7 @@
 // A team: the threads that share a row, and how they add up.
 #pragma once
 
-#include "cuda/async.cuh"
-#include "cuda/cluster.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/rows_launch.cuh"
 
 namespace normgrad::cuda {
@@ -45,7 +44,7 @@ struct Team {
     if (warps > 1) {
       const int turn = sums % 2 * 2 * kMaxWarps;  // two in turn: nobody waits for the last readers
       if (lane % 16 == 0) own_[turn] = half;
-      asm volatile("barrier.sync %0, %1;" ::"r"(1 + crew), "r"(warps * 32) : "memory");
+      sync_some(1 + crew, warps * 32);
       half = half_warp_sum(lane % 16 < warps ? other_[turn] : 0);
     }
     if (cluster > 1) half = cluster_sum(half, sums % 2, second);

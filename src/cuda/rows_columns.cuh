@@ -33,9 +33,9 @@ class RowsColumns {
     for (int i = 0; i < (kRms ? 1 : 2) * kColumns; ++i) *chunk(i) = 0;
   }
 
-  // A term of this thread's column i.
-  __device__ void add(int i, float dy, float x_hat) {
-    dgamma_[i] = fmaf(dy, x_hat, dgamma_[i]);
+  // A term of this thread's column i: for dgamma a product.
+  __device__ void add(int i, float dy, float scaled_dy, float centred) {
+    dgamma_[i] = fmaf(scaled_dy, centred, dgamma_[i]);
     if constexpr (!kRms) dbeta_[i] += dy;
   }
   __device__ void add_product(int i, float dy, float dy_x_hat) {

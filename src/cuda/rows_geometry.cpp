@@ -45,6 +45,7 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
       g.units_per_thread /= 2;
     }
     g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
+    g.warp_slots = std::max(4, static_cast<int>(std::bit_ceil(static_cast<unsigned>(g.warps))));
     g.crews = std::max(1, kWarps / g.warps);
   }
   deal_parts(problem, g);

@@ -14,19 +14,25 @@ inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
 inline constexpr int kMaxStages = 3;
 
+struct alignas(16) RowSums {
+  double first = 0, second = 0;
+};
+
 // At the start of shared memory. The integers are barriers.
 struct RowsShared {
-  // Two sums of each warp of the block, and of each block of the cluster; for rows in turn.
-  double warps[2][2][kMaxWarps];
-  double blocks[2][2][kMaxCluster];
+  // Of each warp of a crew and of each block of the cluster, for rows in turn; zeros where there is
+  // none. Crews of 2 or 3 warps have room for 4.
+  RowSums warps[2][2 * kMaxWarps];
+  RowSums blocks[2][kMaxCluster];
   uint64_t full[kMaxWarps][kMaxStages];  // of the stages of each crew's ring
   uint64_t cluster[2];
 };
 
 // What is known of a row before its sums are: made once per row, not by each of its threads.
 struct alignas(16) RowScales {
-  float mean = 0, scale = 0, r = 0;
-  float moderate = 0;     // 1 if scale and r are near 1
+  float mean = 0, scale = 0;
+  float factor = 0;       // of dx: r / scale
+  float moderate = 0;     // 1 if r is near 1, and the row not one element that LayerNorm makes 0
   double c1 = 0, c2 = 0;  // of the sums of g and of g * (x - mean)
 };
 
@@ -39,6 +45,7 @@ struct alignas(16) RowScales {
 struct RowsGeometry {
   int units_per_thread = 1;
   int lanes = 32, warps = 1;
+  int warp_slots = 4;  // of a crew in RowsShared::warps: 4, 8 or 16
   int crews = 1, turns = 1, stages = 3;
   int cluster = 1;
   int block_units = 0;   // of a row

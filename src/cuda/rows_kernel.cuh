@@ -1,7 +1,7 @@
 // LayerNorm and RMSNorm backward on the GPU:
 //
-//   g = dy * gamma, c1 = r * mean(g), c2 = r * scale * mean(g * x_hat); RMSNorm has c1 = 0
-//   dx = r * g - c1 - (x - mean) * c2
+//   g = dy * gamma, c1 = r * mean(g), c2 = r * r * mean(g * x_hat); RMSNorm has c1 = 0
+//   dx = (r * dy) * gamma - c1 - (x - mean) * c2
 //   dgamma = sum of dy * x_hat, dbeta = sum of dy over the rows
 //
 // Rows of x and dy come into shared memory ahead of the teams that work on them. A team sums its
@@ -34,6 +34,7 @@ class RowsWork {
         gamma_(launch, memory),
         ring_(launch, memory, team_),
         columns_(launch, memory, team_),
+        dx_(static_cast<T*>(launch.buffers.dx) + columns_.first),
         fetches_(team_.warp % team_.warps == 0),
         describes_((team_.warp + 1) % team_.warps == 0) {}
 
@@ -46,6 +47,7 @@ class RowsWork {
     gamma_.load(launch_, columns_.first, columns_.count);
     __syncthreads();
     auto stage = ring_.first_stage();
+    if (kPlain) dx_ += first * launch_.strides[kRowDx];
 #pragma unroll 1
     for (; first < problem_.rows; first += launch_.row_stride) {
       ring_.wait_for(stage);
@@ -55,6 +57,7 @@ class RowsWork {
         work(first, kMany ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
       }
       ring_.advance(stage);
+      if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
     }
     let_next_kernel_start();
     columns_.finish(part, reinterpret_cast<double*>(memory_ + launch_.ring_at));
@@ -68,11 +71,14 @@ class RowsWork {
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
 
-  // Unit u of a row that starts at `row` in shared memory; zeros beyond the end of the row, and for
-  // a row that is not there.
+  // Unit u of a row that starts at `row` in shared memory; zeros for a row that is not there.
+  // Beyond the end of the row gamma is 0, and x and dy are any others of the row.
   __device__ uint4 load(const char* row, int u, bool there) const {
-    if (!there || u * kE >= columns_.count) return {0, 0, 0, 0};
-    if constexpr (kPlain) return *reinterpret_cast<const uint4*>(row + u * 16);
+    if (kMany && !there) return {0, 0, 0, 0};
+    if constexpr (kPlain) {
+      return *reinterpret_cast<const uint4*>(row + 16 * min(u, columns_.count / kE - 1));
+    }
+    if (u * kE >= columns_.count) return {0, 0, 0, 0};
     return load_shifted<T>(row + u * 16, columns_.count - u * kE);
   }
 
@@ -83,73 +89,72 @@ class RowsWork {
     const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
     const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
     const RowScales scales = ring_.scales(stage, slot);
-    uint4 x[kUnits], dy[kUnits];
+    const float mean = there ? scales.mean : 0;
+    float centred[kUnits][kE], dy[kUnits][kE];
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      x[j] = load(x_row, unit(j), there);
-      dy[j] = load(dy_row, unit(j), there);
-      add_sums(x[j], dy[j], unit(j), scales.mean, sums);
+      unpack<T>(load(x_row, unit(j), there), centred[j]);
+      unpack<T>(load(dy_row, unit(j), there), dy[j]);
+      float2 unit_sums = look(unit(j), mean, centred[j], dy[j]);
+      if (kRms && unit(j) * kE >= columns_.count) unit_sums.x = 0;
+      sums = j == 0 ? double2{unit_sums.x, unit_sums.y}
+                    : double2{sums.x + unit_sums.x, sums.y + unit_sums.y};
     }
     if (describes_) ring_.store_statistics();
     sums = team_.sum(sums);
     if (last) refill(first, stage);
 
     RowScalars scalars;
-    const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars);
-    if (__builtin_expect(__any_sync(~0u, there && !fine), 0)) {
+    const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there;
+    if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
       const bool served = fine || is_served<kRms>(launch_, scalars, sums);
-      const bool zero = sums.x == 0 && sums.y == 0 && in_range(scales.r);
-      if (examine(row, there && !served, zero, dy_row)) {
+      const bool zero = sums.x == 0 && sums.y == 0 && is_near_1<40>(scalars.scale * scalars.factor);
+      if (examine(row, !served, zero, dy)) {
+        if (!kShort) return columns_.end_row();
         there = false;
 #pragma unroll
-        for (int j = 0; j < kUnits; ++j) x[j] = dy[j] = {0, 0, 0, 0};
+        for (int i = 0; i < kUnits * kE; ++i) centred[i / kE][i % kE] = dy[i / kE][i % kE] = 0;
       }
     }
-    if (!there) scalars = {};
-    T* dx_row = nullptr;
-    if (problem_.has_dx) {
-      dx_row = static_cast<T*>(launch_.buffers.dx) + columns_.first;
-      if (there) dx_row += row_offset<kPlain>(launch_, kRowDx, row);
-    }
+    if (kMany && !there) scalars = {};
+    T* dx_row = dx_;
+    if (kPlain && kMany) dx_row += slot * launch_.strides[kRowDx];
+    if (!kPlain && there) dx_row += row_offset<kPlain>(launch_, kRowDx, row);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const uint4 dx_unit = grads(j, x[j], dy[j], scalars);
+      const uint4 dx_unit = grads(j, centred[j], dy[j], scalars);
       if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
     }
     columns_.end_row();
   }
 
-  __device__ void add_sums(const uint4& x_unit, const uint4& dy_unit, int u, float mean,
-                           double2& sums) const {
-    float x[kE], dy[kE], gamma[kE], first[kE], g_x[kE];
-    unpack<T>(x_unit, x);
-    unpack<T>(dy_unit, dy);
+  // The sums of unit u, whose x becomes x - mean.
+  __device__ float2 look(int u, float mean, float (&x)[kE], const float (&dy)[kE]) const {
+    float gamma[kE], g[kE];
     gamma_.unit(u, gamma);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
-      const float g = dy[e] * gamma[e];
-      g_x[e] = g * (kRms ? x[e] : x[e] - mean);
-      first[e] = kRms ? x[e] * x[e] : g;
+      g[e] = dy[e] * gamma[e];
+      if constexpr (!kRms) x[e] -= mean;
     }
-    sums.x += tree_sum(first);
-    sums.y += tree_sum(g_x);
+    return {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
   }
 
   // dx of one unit; adds to the column sums.
-  __device__ uint4 grads(int j, const uint4& x_unit, const uint4& dy_unit,
+  __device__ uint4 grads(int j, const float (&centred)[kE], const float (&dy)[kE],
                          const RowScalars& scalars) {
-    float x[kE], dy[kE], gamma[kE], dx[kE];
-    unpack<T>(x_unit, x);
-    unpack<T>(dy_unit, dy);
+    float gamma[kE], dx[kE];
     gamma_.unit(unit(j), gamma);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
-      const float centred = kRms ? x[e] : x[e] - scalars.mean;
-      const float g = dy[e] * gamma[e];
-      const float scaled = kRms ? scalars.r * g : fmaf(scalars.r, g, -scalars.c1);
-      dx[e] = fmaf(-centred, scalars.c2, scaled);
-      columns_.add(j * kE + e, dy[e], centred * scalars.scale);
+      const float scaled_dy = dy[e] * scalars.scale;
+      dx[e] = scalars.dx(scaled_dy, gamma[e], centred[e]);
+      columns_.add(j * kE + e, dy[e], scaled_dy, centred[e]);
+    }
+    if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
+#pragma unroll
+      for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
     }
     return pack<T>(dx);
   }
@@ -175,20 +180,19 @@ class RowsWork {
   // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
   // and the answer is true. All threads of a warp come here if one of its rows `needs` it. zero:
   // both sums are.
-  __device__ bool examine(int64_t row, bool needs, bool zero, const char* dy_row) {
-    uint32_t bits = 0;
-#pragma unroll 1
-    for (int j = 0; j < kUnits; ++j) {
-      const uint4 dy = load(dy_row, unit(j), needs);
-      bits |= dy.x | dy.y | dy.z | dy.w;
-    }
-    constexpr uint32_t kMagnitude = sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
-    const bool gradient = team_.any((bits & kMagnitude) != 0);
+  __device__ bool examine(int64_t row, bool needs, bool zero, const float (&dy)[kUnits][kE]) {
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < kUnits * kE; ++i) any |= dy[i / kE][i % kE] != 0;
+    Team<kShort> team = team_.stranger();
+    const bool gradient = team.any(any);
+    team_.sums = team.sums;
     const bool wide = needs && (gradient || !zero);
     if (!__any_sync(~0u, wide)) return false;
-    const WideRow<T, kUnits> own(launch_, team_, wide ? row : 0);
+    const WideRow<T, kUnits> own(launch_, team, wide ? row : 0);
     const RowStats stats = wide ? load_stats<kPlain>(launch_, row) : RowStats{};
-    const WideScalars scalars = wide_scalars(launch_, team_, gamma_, own, stats, wide);
+    const WideScalars scalars = wide_scalars(launch_, team, gamma_, own, stats, wide);
+    team_.sums = team.sums;
     if (!wide) return false;
       // The parameters first, since dx may lie on x or dy; one at a time, which spares registers.
 #pragma unroll
@@ -211,6 +215,7 @@ class RowsWork {
   Gamma<T> gamma_;
   RowsRing<T, kPlain> ring_;
   RowsColumns<T, kRms, kUnits> columns_;
+  T* dx_;                           // kPlain: of the first row of a stage
   const bool fetches_, describes_;  // what this warp does for its crew
 };
 
@@ -226,6 +231,8 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
     for (Barrier& barrier : shared.full[threadIdx.x]) init_barrier(&barrier, 1);
   }
   if (threadIdx.x < 2) init_barrier(&shared.cluster[threadIdx.x], 1);
+  if (threadIdx.x < 4 * kMaxWarps) shared.warps[0][threadIdx.x] = {};
+  if (threadIdx.x < 2 * kMaxCluster) shared.blocks[0][threadIdx.x] = {};
   fence_barrier_init();
   if (geometry.cluster > 1) {
     sync_cluster();

@@ -9,9 +9,15 @@
 
 namespace normgrad::cuda {
 
-// dx = r * g - c1 - (x - mean) * c2, where c1 and c2 have their factors r and r * scale.
+// dx / factor = scale * dy * gamma - c1 - (x - mean) * c2. The factor is 1 but where x is x_hat
+// already: there scale is.
 struct RowScalars {
-  float mean = 0, scale = 0, r = 0, c1 = 0, c2 = 0;
+  float mean = 0, scale = 0, factor = 0, c1 = 0, c2 = 0;
+
+  // scaled_dy: dy * scale, which also makes dgamma.
+  __device__ float dx(float scaled_dy, float gamma, float centred) const {
+    return fmaf(-centred, c2, fmaf(scaled_dy, gamma, -c1));
+  }
 };
 
 struct RowStats {
@@ -91,21 +97,33 @@ __device__ bool is_near_1(double value) {
   return exponent - ((1023u - kBits) << 21) < (2u * kBits << 21);
 }
 
-__device__ inline RowScales make_scales(double mean, double scale, double r, double per_col) {
-  return {static_cast<float>(mean),
+// Whether it lies in (-2^kBits, 2^kBits).
+template <int kBits>
+__device__ bool is_below(double value) {
+  const uint32_t exponent = static_cast<uint32_t>(__double2hiint(value)) << 1;
+  return exponent < ((1023u + kBits) << 21);
+}
+
+// One of scale and factor is 1.
+__device__ inline RowScales make_scales(float mean, double scale, double factor, double per_col,
+                                        bool several = true) {
+  return {mean,
           static_cast<float>(scale),
-          static_cast<float>(r),
-          is_near_1<20>(r) ? 1.0f : 0.0f,
-          r * per_col,
-          r * scale * scale * per_col};
+          static_cast<float>(factor),
+          several && is_near_1<20>(scale) && is_near_1<20>(factor) ? 1.0f : 0.0f,
+          scale * per_col,
+          scale * scale * scale * per_col};
 }
 
 __device__ inline RowScales make_scales(const RowsLaunch& launch, RowStats stats) {
-  double r = stats.spread;
   const RowStatistics form = launch.problem.statistics;
-  if (form == RowStatistics::kXHatStd) r = quick_reciprocal(stats.spread);
+  const bool several = launch.problem.cols > 1 || is_rms(form);
+  if (form == RowStatistics::kXHatStd) {
+    return make_scales(0, 1, quick_reciprocal(stats.spread), launch.per_col, several);
+  }
+  double r = stats.spread;
   if (form == RowStatistics::kMeanVariance) r = quick_rsqrt(stats.spread + launch.problem.eps);
-  return make_scales(stats.mean, form == RowStatistics::kXHatStd ? 1 : r, r, launch.per_col);
+  return make_scales(stats.mean, r, 1, launch.per_col, several);
 }
 
 // From the sums of g (RMSNorm: of x^2) and of g * (x - mean). False if float32 may not serve the
@@ -117,24 +135,25 @@ __device__ bool make_scalars(const RowsLaunch& launch, RowScales scales, double2
   const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
   if (from_x) {
     const double r = quick_rsqrt(sums.x * launch.per_col + launch.problem.eps);
-    scales = make_scales(0, r, r, launch.per_col);
+    scales = make_scales(0, r, 1, launch.per_col);
   }
-  scalars = {scales.mean, scales.scale, scales.r, kRms ? 0 : static_cast<float>(sums.x * scales.c1),
+  scalars = {scales.mean, scales.scale, scales.factor,
+             kRms ? 0 : static_cast<float>(sums.x * scales.c1),
              static_cast<float>(sums.y * scales.c2)};
-  const bool first = kRms ? !from_x || is_near_1<40>(sums.x) : fabs(sums.x) < 0x1p40;
-  const bool several = kRms || launch.problem.cols > 1;
-  return first && several && is_near_1<40>(sums.y) && scales.moderate != 0;
+  const bool first = kRms ? !from_x || is_near_1<40>(sums.x) : is_below<40>(sums.x);
+  return first & is_near_1<40>(sums.y) & (scales.moderate != 0);
 }
 
 // The same with care: whether float32 serves the row.
 template <bool kRms>
 __device__ bool is_served(const RowsLaunch& launch, const RowScalars& scalars, double2 sums) {
-  const double r = scalars.r, scale = scalars.scale, g_x = sums.y * launch.per_col;
+  const double scale = scalars.scale, r = scale * scalars.factor, g_x = sums.y * launch.per_col;
   const double first = sums.x * launch.per_col;
   const double sum = (kRms ? 0 : fabs(first)) + fabs(scale * g_x);
   if (!kRms && launch.problem.cols == 1) return false;
   if (launch.problem.statistics == RowStatistics::kFromX && !is_safe(first)) return false;
-  return is_safe(r) && is_safe(g_x) && is_safe(sum) && is_safe(r * scale * sum);
+  // dy * r has to stay in range, whatever dy is.
+  return is_near_1<40>(r) && is_safe(g_x) && is_safe(sum) && is_safe(r * scale * sum);
 }
 
 }  // namespace normgrad::cuda

@@ -199,8 +199,9 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
       if (!known.wide) {
         const RowScalars& s = known.scalars;
         const float centred = x[e] - s.mean;
-        dx[e] = fmaf(-centred, s.c2, fmaf(s.r, dy[e] * gamma[e], -s.c1));
-        dgamma[e] += dy[e] * (centred * s.scale);
+        const float scaled_dy = dy[e] * s.scale;
+        dx[e] = s.factor * s.dx(scaled_dy, gamma[e], centred);
+        dgamma[e] += scaled_dy * centred;
       } else {
         const Normalizer& n = known.normalizer;
         const double x_hat = n.x_hat(x[e]), g = static_cast<double>(dy[e]) * gamma[e];

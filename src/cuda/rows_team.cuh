@@ -10,7 +10,8 @@ namespace normgrad::cuda {
 template <bool kShort>
 struct Team {
   RowsShared& shared;
-  const int lanes, warps, cluster;
+  const int lanes;
+  int warps, cluster;
   const int warp, lane;  // in the block, in the warp
   const int crew;        // of this warp, in the block
   const int group;       // of this lane's team in the crew
@@ -23,37 +24,52 @@ struct Team {
         lanes(kShort ? geometry.lanes : 32),
         warps(kShort ? 1 : geometry.warps),
         cluster(kShort ? 1 : geometry.cluster),
-        warp(threadIdx.x / 32),
+        // The same on all lanes, which the compiler would not know of threadIdx.
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         lane(threadIdx.x % 32),
         crew(warp / warps),
         group(kShort ? lane / lanes : 0),
         position(kShort ? lane % lanes : warp % warps * 32 + lane),
         rank(kShort ? 0 : blockIdx.x % geometry.cluster),
-        own_(&memory.warps[0][lane / 16][warp]),
-        other_(&memory.warps[0][lane / 16][crew * warps + lane % 16]) {}
+        slots_(geometry.warp_slots) {}
 
   __device__ int threads() const { return lanes * warps; }
 
   // Two sums over all threads of the team, the same bits on each: over lanes, then over warps, then
-  // over blocks. Half a warp adds up the first, the other half the second.
+  // over blocks.
   __device__ double2 sum(double2 value) {
     if constexpr (kShort) return short_sum(value);
+    // Half a warp adds up the first, the other half the second.
     const bool second = lane >= 16;
     const double other = __shfl_xor_sync(~0u, second ? value.x : value.y, 16);
-    double half = half_warp_sum((second ? value.y : value.x) + other);
-    if (warps > 1) {
-      const int turn = sums % 2 * 2 * kMaxWarps;  // two in turn: nobody waits for the last readers
-      if (lane % 16 == 0) own_[turn] = half;
+    double half = (second ? value.y : value.x) + other;
+#pragma unroll
+    for (int mask = 8; mask > 0; mask /= 2) half += __shfl_xor_sync(~0u, half, mask);
+    double2 total;
+    if (warps == 1) {
+      total = {__shfl_sync(~0u, half, 0), __shfl_sync(~0u, half, 16)};
+    } else {
+      // Two in turn: nobody waits for the last readers.
+      RowSums* own = &shared.warps[sums % 2][crew * slots_];
+      if (lane % 16 == 0) (second ? own[warp % warps].second : own[warp % warps].first) = half;
       sync_some(1 + crew, warps * 32);
-      half = half_warp_sum(lane % 16 < warps ? other_[turn] : 0);
+      total = add_up(own, slots_);
     }
-    if (cluster > 1) half = cluster_sum(half, sums % 2, second);
+    if (cluster > 1) total = cluster_sum(total, sums % 2);
     ++sums;
-    return {__shfl_sync(~0u, half, 0), __shfl_sync(~0u, half, 16)};
+    return total;
   }
 
   // Whether any thread of the team says so.
   __device__ bool any(bool value) { return sum({value ? 1.0 : 0.0, 0}).x > 0; }
+
+  // A copy of which the compiler does not know that it is one: for code that is hardly ever taken,
+  // whose conditions would otherwise be kept in registers all the time.
+  __device__ Team stranger() const {
+    Team team = *this;
+    asm volatile("" : "+r"(team.warps), "+r"(team.cluster), "+r"(team.slots_));
+    return team;
+  }
 
  private:
   __device__ double2 short_sum(double2 value) const {
@@ -66,29 +82,40 @@ struct Team {
     return value;
   }
 
-  __device__ static double half_warp_sum(double value) {
-#pragma unroll
-    for (int mask = 8; mask > 0; mask /= 2) value += __shfl_xor_sync(~0u, value, mask);
-    return value;
+  // Every thread reads them all, which takes less time than to share the work.
+  __device__ static double2 add_up(const RowSums* terms, int count) {
+    if (count <= 4) return tree_sum<4>(terms);
+    if (count <= 8) return tree_sum<8>(terms);
+    return tree_sum<16>(terms);
+  }
+  template <int kCount>
+  __device__ static double2 tree_sum(const RowSums* terms) {
+    if constexpr (kCount == 1) {
+      return *reinterpret_cast<const double2*>(terms);
+    } else {
+      const double2 a = tree_sum<kCount / 2>(terms), b = tree_sum<kCount / 2>(terms + kCount / 2);
+      return {a.x + b.x, a.y + b.y};
+    }
   }
 
   // Each block sends its sums to all; 16 bytes from each end a phase.
-  __device__ double cluster_sum(double half, uint32_t turn, bool second) {
+  __device__ double2 cluster_sum(double2 own, uint32_t turn) {
     Barrier* barrier = &shared.cluster[turn];
     if (threadIdx.x == 0) {
       expect_bytes(barrier, cluster * 16);
       arrive(barrier);
     }
-    if (warp == 0 && lane % 16 < cluster) {
-      send(remote_address(&shared.blocks[turn][second][rank], lane % 16), half,
-           remote_address(barrier, lane % 16));
+    if (warp == 0 && lane < cluster) {
+      RowSums* place = &shared.blocks[turn][rank];
+      const SharedAddress remote_barrier = remote_address(barrier, lane);
+      send(remote_address(&place->first, lane), own.x, remote_barrier);
+      send(remote_address(&place->second, lane), own.y, remote_barrier);
     }
     wait(barrier, sums / 2 % 2);
-    return half_warp_sum(lane % 16 < cluster ? shared.blocks[turn][second][lane % 16] : 0);
+    return add_up(shared.blocks[turn], cluster);
   }
 
-  double* const own_;          // where this warp leaves its sums
-  const double* const other_;  // where this lane finds another's
+  int slots_;  // of a crew in shared.warps
 };
 
 }  // namespace normgrad::cuda

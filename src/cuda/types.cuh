@@ -86,14 +86,23 @@ __device__ uint4 pack(const float (&values)[kUnit<T>]) {
 
 // The elements of one unit, pairwise: log2 of their number are the roundings.
 template <int kCount>
+__device__ float tree_sum(const float* values) {
+  if constexpr (kCount == 1) return values[0];
+  return tree_sum<kCount / 2>(values) + tree_sum<kCount / 2>(values + kCount / 2);
+}
+template <int kCount>
 __device__ float tree_sum(const float (&values)[kCount]) {
-  if constexpr (kCount == 8) {
-    return ((values[0] + values[1]) + (values[2] + values[3])) +
-           ((values[4] + values[5]) + (values[6] + values[7]));
-  } else {
-    static_assert(kCount == 4);
-    return (values[0] + values[1]) + (values[2] + values[3]);
+  return tree_sum<kCount>(&values[0]);
+}
+// Of products: as many roundings for half of the additions.
+template <int kCount>
+__device__ float tree_sum(const float (&a)[kCount], const float (&b)[kCount]) {
+  float pairs[kCount / 2];
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    pairs[i] = fmaf(a[2 * i + 1], b[2 * i + 1], a[2 * i] * b[2 * i]);
   }
+  return tree_sum(pairs);
 }
 
 __device__ inline double load_value(DType dtype, const void* data, int64_t index) {

@@ -2,6 +2,7 @@
 // has a thread, and no sum in float32 gets too long. No GPU is needed.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -24,14 +25,17 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_GE(int64_t{g.block_units} * g.cluster, units);
   ASSERT_LT(int64_t{g.block_units} * (g.cluster - 1), units);  // no block is without columns
   ASSERT_LE(g.crews * g.warps, kMaxWarps);
+  ASSERT_GE(g.warp_slots, g.warps);
+  ASSERT_TRUE(g.warps == 1 || g.crews * g.warp_slots <= 2 * kMaxWarps);
+  ASSERT_TRUE(!g.joined || (g.parts <= kMaxCluster && std::has_single_bit(unsigned(g.parts))));
   ASSERT_LE(g.units_per_thread * unit, 16);
   ASSERT_LE(g.stage_rows(), 32);  // a lane for the statistics of each
   ASSERT_GE(g.turns, 1);
   ASSERT_GE(g.stages, 2);
   ASSERT_LE(g.stages, kMaxStages);
   // What the kernel takes for granted.
-  ASSERT_TRUE(g.units_per_thread == 1 || g.stage_rows() == 1);
-  ASSERT_TRUE(g.lanes == 32 || g.warps * g.cluster * g.units_per_thread == 1);
+  ASSERT_TRUE(g.lanes < 32 || (g.stage_rows() == 1 && g.units_per_thread * unit == 16));
+  ASSERT_TRUE(g.lanes == 32 || g.warps * g.cluster == 1);
   for (const bool plain : {false, true}) {
     ASSERT_LE(RowsMemory(problem, g, plain).bytes, RowsMemory::kMost);
   }

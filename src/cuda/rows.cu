@@ -13,7 +13,8 @@ namespace {
 struct RowsWorkspace {
   explicit RowsWorkspace(const RowsProblem& problem, const RowsGeometry& geometry) {
     padded_cols = divide_up(problem.cols, 32) * 32;
-    partials = geometry.parts > 1 ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
+    const bool in_memory = geometry.parts > 1 && !geometry.joined;
+    partials = in_memory ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
     offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
   }
   int64_t padded_cols;
@@ -69,14 +70,14 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   shape.grid = static_cast<unsigned>(geometry.parts * geometry.cluster);
   shape.block = static_cast<unsigned>(geometry.threads());
   shape.shared = static_cast<size_t>(memory.bytes);
-  shape.cluster = static_cast<unsigned>(geometry.cluster);
+  shape.cluster = static_cast<unsigned>(geometry.joined ? geometry.parts : geometry.cluster);
   const auto find = problem.dtype == DType::kF32   ? rows_kernel_f32
                     : problem.dtype == DType::kF16 ? rows_kernel_f16
                                                    : rows_kernel_bf16;
   const RowsKernel kernel =
       find(is_rms(problem.statistics), geometry.units_per_thread, plain, geometry.lanes < 32);
   NORMGRAD_RETURN_IF_ERROR(launch_kernel(kernel, shape, stream, launch));
-  if (geometry.parts == 1 || (!problem.dgamma.present && !problem.dbeta.present)) return {};
+  if (layout.partials == 0 || (!problem.dgamma.present && !problem.dbeta.present)) return {};
   return finish_columns({launch.partials,
                          geometry.parts,
                          problem.cols,

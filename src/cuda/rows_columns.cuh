@@ -1,6 +1,7 @@
 // The column sums of a block: dgamma and dbeta over its rows.
 #pragma once
 
+#include "cuda/ptx.cuh"
 #include "cuda/rows_launch.cuh"
 #include "cuda/types.cuh"
 
@@ -57,22 +58,30 @@ class RowsColumns {
     }
   }
 
-  // The sums of all teams go to `partials` or, if there is but one part, to the outputs. `fold`:
-  // room for kColumns doubles per thread, which nobody needs for anything else any more.
+  // The sums of all parts go to the outputs if there is but one part or the parts are joined, else
+  // to `partials`. `fold`: room for a double per sum, which nobody needs for anything else any
+  // more.
   __device__ void finish(int part, double* fold) {
-    finish(part, 0, dgamma_, launch_.problem.dgamma, launch_.buffers.dgamma, fold);
-    if constexpr (!kRms) {
-      finish(part, 1, dbeta_, launch_.problem.dbeta, launch_.buffers.dbeta, fold);
-    }
+    double* fold_dbeta =
+        fold + (launch_.geometry.joined ? kColumns * launch_.geometry.threads() : 0);
+    finish(part, 0, dgamma_, fold);
+    if constexpr (!kRms) finish(part, 1, dbeta_, fold_dbeta);
+    if (!launch_.geometry.joined) return;
+    sync_cluster();
+    join(part, 0, fold);
+    if constexpr (!kRms) join(part, 1, fold_dbeta);
   }
 
  private:
   __device__ float* chunk(int i) const { return chunks_ + i * launch_.geometry.threads(); }
   __device__ int column(int i) const { return (i / kE * width_ + position_) * kE + i % kE; }
+  __device__ const Vector& vector(int which) const {
+    return which == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
+  }
 
-  __device__ void finish(int part, int which, float (&sums)[kColumns], const Vector& vector,
-                         void* out, double* fold) const {
-    if (!vector.present) return;
+  // The sums of all teams of the block.
+  __device__ void finish(int part, int which, float (&sums)[kColumns], double* fold) const {
+    if (!vector(which).present) return;
     const int threads = launch_.geometry.threads(), teams = launch_.geometry.teams();
     if (launch_.geometry.chunked) {
 #pragma unroll
@@ -84,19 +93,37 @@ class RowsColumns {
     __syncthreads();
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x) / width_; i < kColumns; i += teams) {
-      const double* terms = fold + i * threads + position_;
+      double* terms = fold + i * threads + position_;
       double sum = 0;
 #pragma unroll 4
       for (int team = 0; team < teams; ++team) sum += terms[team * width_];
-      put(part, which, column(i), sum, vector, out);
+      if (launch_.geometry.joined) {
+        terms[0] = sum;
+      } else {
+        put(part, which, column(i), sum);
+      }
     }
   }
 
-  __device__ void put(int part, int which, int c, double sum, const Vector& vector,
-                      void* out) const {
+  // And of all blocks of the cluster: each block has some columns.
+  __device__ void join(int part, int which, const double* fold) const {
+    if (!vector(which).present || threadIdx.x >= width_) return;
+    const int parts = launch_.geometry.parts;
+#pragma unroll 1
+    for (int i = part; i < kColumns; i += parts) {
+      const double* own = fold + i * launch_.geometry.threads() + position_;
+      double sum = 0;
+#pragma unroll 4
+      for (int block = 0; block < parts; ++block) sum += load_remote(remote_address(own, block));
+      put(part, which, column(i), sum);
+    }
+  }
+
+  __device__ void put(int part, int which, int c, double sum) const {
     if (c >= count) return;
-    if (launch_.geometry.parts == 1) {
-      store_value(vector, out, first + c, sum);
+    if (launch_.geometry.parts == 1 || launch_.geometry.joined) {
+      void* out = which == 0 ? launch_.buffers.dgamma : launch_.buffers.dbeta;
+      store_value(vector(which), out, first + c, sum);
     } else {
       float* partial = launch_.partials + (2l * part + which) * launch_.padded_cols;
       partial[first + c] = static_cast<float>(sum);

@@ -7,9 +7,13 @@ namespace normgrad::cuda {
 namespace {
 
 constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
-constexpr int kColumnsPerThread = 16;
 
 int unit_of(DType dtype) { return static_cast<int>(16 / size_of(dtype)); }
+
+// Up to so many bytes of x, dy and dx, and steps of each block, one cluster of 16 blocks should be
+// faster than all multiprocessors and a second kernel, which takes 2 us and more.
+constexpr int64_t kJoinedBytes = 8 << 20;
+constexpr int64_t kJoinedSteps = 8;
 
 // How many blocks or clusters, from everything else.
 void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
@@ -20,6 +24,13 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
+  const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
+  g.joined = g.cluster == 1 && g.parts > 1 && steps <= kJoinedSteps * kMaxCluster &&
+             3 * problem.rows * problem.cols * size <= kJoinedBytes;
+  if (g.joined) {
+    const unsigned blocks = std::bit_ceil(static_cast<unsigned>(steps));
+    g.parts = std::min(kMaxCluster, static_cast<int>(blocks));
+  }
   g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
 }
 
@@ -29,21 +40,20 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
   const int unit = unit_of(problem.dtype);
   const int64_t units = divide_up(problem.cols, unit);
   RowsGeometry g;
-  if (units <= 32) {
-    g.lanes = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(units, 1))));
+  g.units_per_thread = kColumnsPerThread / unit;
+  if (units <= 16 * g.units_per_thread) {
+    const auto all = static_cast<unsigned>(std::max<int64_t>(units, 1));
+    g.units_per_thread = std::min(g.units_per_thread, static_cast<int>(std::bit_ceil(all)));
+    g.lanes = static_cast<int>(std::bit_ceil(all)) / g.units_per_thread;
     g.block_units = static_cast<int>(units);
     g.crews = kWarps;
     g.stages = 2;
     g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
   } else {
-    g.units_per_thread = kColumnsPerThread / unit;
     const int64_t most = int64_t{kWarps} * 32 * g.units_per_thread;
     g.cluster = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(units, most))));
     if (g.cluster > kMaxCluster) return g;
     g.block_units = static_cast<int>(divide_up(units, g.cluster));
-    while (g.units_per_thread > 1 && g.block_units <= 16 * g.units_per_thread) {
-      g.units_per_thread /= 2;
-    }
     g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
     g.warp_slots = std::max(4, static_cast<int>(std::bit_ceil(static_cast<unsigned>(g.warps))));
     g.crews = std::max(1, kWarps / g.warps);
@@ -52,8 +62,11 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
   while (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
     if (g.stages > 2) {
       --g.stages;
-    } else {
+    } else if (g.turns > 1) {
       g.turns /= 2;
+    } else {  // short rows, many of them in a warp
+      g.units_per_thread /= 2;
+      g.lanes *= 2;
     }
     deal_parts(problem, g);
   }
@@ -78,8 +91,10 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * rows);
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
   ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or a double per sum when it is done.
-  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), 8 * sums);
+  // The ring, or a double per sum when it is done: of one kind at a time, unless others will read
+  // it.
+  const int folded = 8 * sums * (geometry.joined ? kinds : 1);
+  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), folded);
 }
 
 }  // namespace normgrad::cuda

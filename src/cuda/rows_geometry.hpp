@@ -13,6 +13,7 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
 inline constexpr int kMaxStages = 3;
+inline constexpr int kColumnsPerThread = 16;  // at most; in rows beyond 256 columns exactly
 
 struct alignas(16) RowSums {
   double first = 0, second = 0;
@@ -50,6 +51,7 @@ struct RowsGeometry {
   int cluster = 1;
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
+  bool joined = false;   // the parts form one cluster, which adds up their sums
   bool chunked = false;  // more than 2 * kChunkRows rows per team
 
   constexpr int threads() const { return crews * warps * 32; }

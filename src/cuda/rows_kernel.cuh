@@ -66,7 +66,7 @@ class RowsWork {
  private:
   static constexpr int kE = kUnit<T>;
   // Several rows in a stage.
-  static constexpr bool kMany = kUnits == 1;
+  static constexpr bool kMany = kShort;
   using Stage = typename RowsRing<T, kPlain>::Stage;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
@@ -241,11 +241,11 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   }
   RowsWork<T, kRms, kUnits, kPlain, kShort>(launch, shared, memory)
       .run(blockIdx.x / geometry.cluster);
-  // No block leaves while others may still send to it.
-  if (geometry.cluster > 1) sync_cluster();
+  // No block leaves while others may still send to it, or read from it.
+  if (geometry.cluster > 1 || geometry.joined) sync_cluster();
 }
 
-// The kernels of one type: up to 16 columns per thread.
+// The kernels of one type.
 template <class T>
 RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_short) {
   RowsKernel found = nullptr;
@@ -256,10 +256,11 @@ RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_
                 : (plain ? &rows_kernel<T, false, kUnits, true, kShort>
                          : &rows_kernel<T, false, kUnits, false, kShort>);
   };
+  constexpr int kMost = kColumnsPerThread / kUnit<T>;
   add.template operator()<1, true>();
-  add.template operator()<1, false>();
-  add.template operator()<2, false>();
-  if constexpr (sizeof(T) == 4) add.template operator()<4, false>();
+  add.template operator()<2, true>();
+  if constexpr (kMost == 4) add.template operator()<4, true>();
+  add.template operator()<kMost, false>();
   return found;
 }
 

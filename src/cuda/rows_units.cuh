@@ -11,14 +11,24 @@ __device__ inline uint32_t phase_of(const void* pointer) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer) % 16);
 }
 
-// Moves 32 bytes down by fewer than 16; the first 16 are right then.
-__device__ inline void shift_down(uint32_t (&words)[8], uint32_t bytes) {
-#pragma unroll
-  for (int i = 0; i < 6; ++i) words[i] = bytes & 8 ? words[i + 2] : words[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) words[i] = bytes & 4 ? words[i + 1] : words[i];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8);
+// 16 of 32 bytes, from one below 16 on. All rows of a warp mostly have the same phase: a branch
+// takes less than to select every word.
+__device__ inline uint4 extract(const uint4& low, const uint4& high, uint32_t byte) {
+  const uint32_t bits = byte % 4 * 8;
+  const auto from = [&](uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e) -> uint4 {
+    return {__funnelshift_r(a, b, bits), __funnelshift_r(b, c, bits), __funnelshift_r(c, d, bits),
+            __funnelshift_r(d, e, bits)};
+  };
+  switch (byte / 4) {
+    case 0:
+      return from(low.x, low.y, low.z, low.w, high.x);
+    case 1:
+      return from(low.y, low.z, low.w, high.x, high.y);
+    case 2:
+      return from(low.z, low.w, high.x, high.y, high.z);
+    default:
+      return from(low.w, high.x, high.y, high.z, high.w);
+  }
 }
 
 // From shared memory, with up to 15 bytes around what is asked for; zeros from element `count` on.
@@ -26,9 +36,9 @@ template <class T>
 __device__ uint4 load_shifted(const char* from, int count) {
   const uint32_t phase = phase_of(from);
   const uint4* pieces = reinterpret_cast<const uint4*>(from - phase);
-  const uint4 low = pieces[0], high = pieces[1];
-  uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  shift_down(words, phase);
+  const uint4 unit = extract(pieces[0], pieces[1], phase);
+  if (count >= kUnit<T>) return unit;
+  uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int left = (count - i * kUnit<T> / 4) * static_cast<int>(sizeof(T));  // bytes
@@ -54,10 +64,9 @@ __device__ void store_shifted(T* row, int u, const uint4& unit, int columns, int
   const bool stores_piece = whole(u) && (over == 0 || lane > 0);
   const bool next_stores = lane + 1 < lanes && whole(u + 1);
   if (stores_piece) {
-    uint32_t words[8] = {before.x, before.y, before.z, before.w, unit.x, unit.y, unit.z, unit.w};
-    shift_down(words, 16 - phase);
     *reinterpret_cast<uint4*>(row + u * kE - over) =
-        over > 0 ? uint4{words[0], words[1], words[2], words[3]} : unit;
+        over > 0 ? extract(before, unit, 16 - phase) : unit;
+    if (over == 0 || next_stores) return;
   }
   const uint32_t own[4] = {unit.x, unit.y, unit.z, unit.w};
 #pragma unroll

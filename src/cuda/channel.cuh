@@ -115,12 +115,14 @@ __device__ inline bool are_safe(const Normalizer& n, const Totals& totals, doubl
          (magnitude == 0 || is_safe(magnitude));
 }
 
-// dx = gain * (dy - c1 - t * c2) in float32.
+// dx = gain * dy - c1 - t * c2 in float32: the gain is in c1 and c2, too.
 struct DxScalars {
   Centring centring;
   float gain = 0, c1 = 0, c2 = 0;
 
-  __device__ float dx(float x, float dy) const { return gain * fmaf(-centring(x), c2, dy - c1); }
+  __device__ float dx(float x, float dy) const {
+    return fmaf(-centring(x), c2, fmaf(gain, dy, -c1));
+  }
 };
 
 // dx = gain * (dy - c1 - x_hat * c2), gain = gamma * r; frozen: gain * dy.
@@ -146,12 +148,15 @@ __device__ inline Channel make_channel(const ChannelsProblem& problem, const Pre
     channel.zero = true;
     return channel;
   }
-  channel.wide = channel.wide || !safe;
   channel.c1 = totals.dy * inverse_count;
   channel.c2 = totals.dy_x_hat * inverse_count;
+  const double c1 = channel.gain * channel.c1;
+  const double c2 = channel.gain * channel.c2 * n.scale * prepared.centring.inverse();
+  const auto fits = [](double value) { return value == 0 || is_safe(value); };
+  channel.wide = channel.wide || !safe || !fits(c1) || !fits(c2);
   channel.scalars.centring = prepared.centring;
-  channel.scalars.c1 = static_cast<float>(channel.c1);
-  channel.scalars.c2 = static_cast<float>(channel.c2 * n.scale * prepared.centring.inverse());
+  channel.scalars.c1 = static_cast<float>(c1);
+  channel.scalars.c2 = static_cast<float>(c2);
   return channel;
 }
 

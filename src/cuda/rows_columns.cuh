@@ -62,37 +62,36 @@ class RowsColumns {
   // to `partials`. `fold`: room for a double per sum, which nobody needs for anything else any
   // more.
   __device__ void finish(int part, double* fold) {
-    double* fold_dbeta =
-        fold + (launch_.geometry.joined ? kColumns * launch_.geometry.threads() : 0);
-    finish(part, 0, dgamma_, fold);
-    if constexpr (!kRms) finish(part, 1, dbeta_, fold_dbeta);
+    if (!launch_.problem.dgamma.present && !launch_.problem.dbeta.present) return;
+    const int threads = launch_.geometry.threads();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      fold[i * threads + threadIdx.x] = with_chunks(i, dgamma_[i]);
+      if constexpr (!kRms) {
+        fold[(kColumns + i) * threads + threadIdx.x] = with_chunks(kColumns + i, dbeta_[i]);
+      }
+    }
+    __syncthreads();
+    add_teams(part, fold);
     if (!launch_.geometry.joined) return;
     sync_cluster();
-    join(part, 0, fold);
-    if constexpr (!kRms) join(part, 1, fold_dbeta);
+    add_blocks(part, fold);
   }
 
  private:
+  static constexpr int kSums = kRms ? kColumns : 2 * kColumns;
+
   __device__ float* chunk(int i) const { return chunks_ + i * launch_.geometry.threads(); }
-  __device__ int column(int i) const { return (i / kE * width_ + position_) * kE + i % kE; }
-  __device__ const Vector& vector(int which) const {
-    return which == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
+  __device__ float with_chunks(int i, float sum) const {
+    return launch_.geometry.chunked ? sum + *chunk(i) : sum;
   }
 
-  // The sums of all teams of the block.
-  __device__ void finish(int part, int which, float (&sums)[kColumns], double* fold) const {
-    if (!vector(which).present) return;
+  // Each team has some of the block's sums, each block some of the cluster's.
+  __device__ void add_teams(int part, double* fold) const {
     const int threads = launch_.geometry.threads(), teams = launch_.geometry.teams();
-    if (launch_.geometry.chunked) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) sums[i] += *chunk(which * kColumns + i);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) fold[i * threads + threadIdx.x] = sums[i];
-    __syncthreads();
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) / width_; i < kColumns; i += teams) {
+    for (int i = static_cast<int>(threadIdx.x) / width_; i < kSums; i += teams) {
       double* terms = fold + i * threads + position_;
       double sum = 0;
 #pragma unroll 4
@@ -100,30 +99,32 @@ class RowsColumns {
       if (launch_.geometry.joined) {
         terms[0] = sum;
       } else {
-        put(part, which, column(i), sum);
+        put(part, i, sum);
       }
     }
   }
-
-  // And of all blocks of the cluster: each block has some columns.
-  __device__ void join(int part, int which, const double* fold) const {
-    if (!vector(which).present || threadIdx.x >= width_) return;
+  __device__ void add_blocks(int part, const double* fold) const {
+    if (threadIdx.x >= width_) return;
     const int parts = launch_.geometry.parts;
 #pragma unroll 1
-    for (int i = part; i < kColumns; i += parts) {
+    for (int i = part; i < kSums; i += parts) {
       const double* own = fold + i * launch_.geometry.threads() + position_;
       double sum = 0;
 #pragma unroll 4
       for (int block = 0; block < parts; ++block) sum += load_remote(remote_address(own, block));
-      put(part, which, column(i), sum);
+      put(part, i, sum);
     }
   }
 
-  __device__ void put(int part, int which, int c, double sum) const {
+  // Sum i of this thread: of dgamma, then of dbeta.
+  __device__ void put(int part, int i, double sum) const {
+    const int which = i / kColumns, k = i % kColumns;
+    const int c = (k / kE * width_ + position_) * kE + k % kE;
     if (c >= count) return;
     if (launch_.geometry.parts == 1 || launch_.geometry.joined) {
+      const Vector& vector = which == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
       void* out = which == 0 ? launch_.buffers.dgamma : launch_.buffers.dbeta;
-      store_value(vector(which), out, first + c, sum);
+      if (vector.present) store_value(vector, out, first + c, sum);
     } else {
       float* partial = launch_.partials + (2l * part + which) * launch_.padded_cols;
       partial[first + c] = static_cast<float>(sum);

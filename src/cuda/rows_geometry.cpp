@@ -91,10 +91,8 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * rows);
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
   ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or a double per sum when it is done: of one kind at a time, unless others will read
-  // it.
-  const int folded = 8 * sums * (geometry.joined ? kinds : 1);
-  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), folded);
+  // The ring, or a double per sum when it is done.
+  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), 8 * kinds * sums);
 }
 
 }  // namespace normgrad::cuda

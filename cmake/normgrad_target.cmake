@@ -3,7 +3,7 @@
 # -ffp-contract=off: sums and products are fused only where the source says so, in every build.
 # -Wno-restrict: g++ 12 warns of std::string's operator+ without cause (gcc bug 105651).
 #
-# --fmad=false is the same for CUDA.
+# --fmad=false is the same for CUDA. -Wno-parentheses: nvcc writes some of its own.
 #
 # Sources see a sanitizer as NORMGRAD_SANITIZE_ADDRESS, _UNDEFINED or _THREAD, with any compiler.
 function(normgrad_target target)
@@ -11,7 +11,7 @@ function(normgrad_target target)
     $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-ffp-contract=off>
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;--fmad=false;--expt-relaxed-constexpr>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wno-parentheses;--fmad=false;--expt-relaxed-constexpr>)
   if(NORMGRAD_SANITIZE)
     target_compile_options(${target} PRIVATE
       -fsanitize=${NORMGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

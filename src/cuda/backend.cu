@@ -1,34 +1,13 @@
 // The GPU's backends: "cuda:auto", which takes the best kernel for a shape, and one for each kernel
 // that can be forced by its name.
-#include <cuda_runtime_api.h>
-
 #include "cuda/channels.hpp"
+#include "cuda/device.hpp"
 #include "cuda/kernels.hpp"
-#include "cuda/status.cuh"
 #include "normgrad/cuda.hpp"
 #include "ops/operands.hpp"
 
 namespace normgrad::cuda {
 namespace {
-
-// The kernels are compiled for Hopper and newer: bulk copies, clusters.
-constexpr int kCapability = 90;
-
-Status check_gpu() {
-  int id = 0, major = 0, minor = 0;
-  cudaError_t error = cudaGetDevice(&id);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-  }
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
-  }
-  if (error != cudaSuccess) return status_of(error, "cudaDeviceGetAttribute");
-  if (major * 10 + minor >= kCapability) return {};
-  return {Code::kUnsupportedDevice,
-          "device: expected a GPU of compute capability 9.0 or newer, got " +
-              std::to_string(major) + "." + std::to_string(minor)};
-}
 
 // The kernel that kChoose has for the problem, if the current GPU is one for it.
 template <auto kChoose, class Problem>

@@ -1,26 +1,15 @@
 // Which kernel a BatchNorm takes: a function of shape, dtype and the axis that is contiguous (and
 // of the kind of GPU).
-#include <cuda_runtime_api.h>
-
 #include <string>
 
 #include "cuda/channel.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_cluster_tile.hpp"
 #include "cuda/channels_team_deal.hpp"
+#include "cuda/device.hpp"
 
 namespace normgrad::cuda {
 namespace {
-
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  if (cudaGetDevice(&device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&value, which, device) == cudaSuccess) {
-    return value;
-  }
-  (void)cudaGetLastError();
-  return 0;
-}
 
 // Teams are for long runs that start and end at multiples of 16 bytes, which they copy in bulk.
 // They beat a cluster of more than 8 blocks, which leaves multiprocessors idle, and a cluster of
@@ -45,17 +34,8 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem) {
     return {Code::kUnsupportedDevice,
             std::string(kernel) + ": expected dx and sums to make it of, in one step"};
   }
-  if (attribute(cudaDevAttrComputeCapabilityMajor) < 9 ||
-      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < 227 * 1024) {
-    return {Code::kUnsupportedDevice,
-            std::string(kernel) +
-                ": expected a GPU with clusters and 227 KiB of shared memory, as compute "
-                "capability 9.0 has"};
-  }
-  return {};
+  return check_hopper(kernel);
 }
-
-int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
 
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
   if (!check_fused("", problem).ok()) return choose_channels_two_pass(problem, kernel);

@@ -16,9 +16,6 @@ inline bool walks_channels(const ChannelsProblem& problem) {
 // make of them (anything else takes one pass anyway), on a GPU with clusters and bulk copies.
 Status check_fused(const char* kernel, const ChannelsProblem& problem);
 
-// Of the current device; 0 if there is none.
-int multiprocessors();
-
 Status choose_channels_two_pass(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_columns(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_cluster(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);

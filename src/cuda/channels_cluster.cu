@@ -165,6 +165,7 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
     cluster_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
                    const __grid_constant__ Paces paces, Aligned aligned) {
+#if NORMGRAD_HOPPER
   auto* slots = dynamic_shared<uint4>();
   auto& arrived = in_shared<Barrier>();
   const int cells = tile.cells();
@@ -325,6 +326,7 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
   for (int i = 0; i < channels; ++i) {
     if (results[i].wide) wide_channel<T>(problem, buffers, c + i, crew, left);
   }
+#endif
 }
 
 Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, void*, void* stream) {

@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     columns_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Layout layout,
                    Aligned aligned) {
+#if NORMGRAD_HOPPER
   auto* slots = dynamic_shared<uint4>();
   auto& board = in_shared<Board<T>>();
   constexpr int kShares = kThreads / kTile<T>;
@@ -259,6 +260,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; i < channels; ++i) {
     if (board.channels[i].wide) wide_channel<T>(problem, buffers, tile + i, crew, board.inbox[0]);
   }
+#endif
 }
 
 Status launch_columns(const ChannelsProblem& problem, const Buffers& buffers, void*, void* stream) {

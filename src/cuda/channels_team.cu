@@ -23,6 +23,7 @@
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_team_deal.hpp"
+#include "cuda/device.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
 
@@ -314,6 +315,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     team_kernel(const __grid_constant__ ChannelsProblem problem,
                 const __grid_constant__ Buffers buffers, const __grid_constant__ Deal deal,
                 Bulk bulk, Sums* exchange) {
+#if NORMGRAD_HOPPER
   auto* slots = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
   const int warp = threadIdx.x / 32;
@@ -358,6 +360,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       carry(part, round, givens, exchange);
     }
   }
+#endif
 }
 
 Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void* memory,

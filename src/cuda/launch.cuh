@@ -32,6 +32,12 @@ inline cudaError_t allow_shared(const void* function, size_t bytes) {
                               most - static_cast<int>(attributes.sharedSizeBytes));
 }
 
+// Whether a kernel was compiled for Hopper or newer, which lets kernels overlap.
+inline bool is_for_hopper(const void* function) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, function) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
 template <class... Parameters, class... Arguments>
 Status launch_kernel(void (*kernel)(Parameters...), const Launch& launch, void* stream,
                      const Arguments&... arguments) {
@@ -51,7 +57,7 @@ Status launch_kernel(void (*kernel)(Parameters...), const Launch& launch, void* 
     attributes[count].id = cudaLaunchAttributeCooperative;
     attributes[count++].val.cooperative = 1;
   }
-  if (launch.dependent) {
+  if (launch.dependent && is_for_hopper(function)) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

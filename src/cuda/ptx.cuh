@@ -5,6 +5,13 @@
 
 #include <cstdint>
 
+// Kernels that use them have no body on older GPUs, where nobody launches them.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define NORMGRAD_HOPPER 1
+#else
+#define NORMGRAD_HOPPER 0
+#endif
+
 namespace normgrad::cuda {
 
 // What a launch gave the block, and a variable of the block: one for each type.

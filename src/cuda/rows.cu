@@ -1,4 +1,5 @@
 // LayerNorm and RMSNorm on the GPU: which kernel, and how the rows are dealt out.
+#include "cuda/device.hpp"
 #include "cuda/finish.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
@@ -91,7 +92,9 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   const RowsGeometry geometry = geometry_of(problem);
-  if (geometry.cluster > kMaxCluster) return choose_split_rows(problem, kernel);
+  if (geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
+    return choose_split_rows(problem, kernel);
+  }
   kernel = {geometry.cluster > 1 ? "rows_cluster" : "rows_ring",
             RowsWorkspace(problem, geometry).bytes(), &launch_rows};
   return {};

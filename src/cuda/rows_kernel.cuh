@@ -224,6 +224,7 @@ constexpr int kRegisters = 128;
 
 template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
 __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ RowsLaunch launch) {
+#if NORMGRAD_HOPPER
   char* memory = dynamic_shared<char>();
   RowsShared& shared = *reinterpret_cast<RowsShared*>(memory);
   const RowsGeometry& geometry = launch.geometry;
@@ -243,6 +244,7 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
       .run(blockIdx.x / geometry.cluster);
   // No block leaves while others may still send to it, or read from it.
   if (geometry.cluster > 1 || geometry.joined) sync_cluster();
+#endif
 }
 
 // The kernels of one type.

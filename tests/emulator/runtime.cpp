@@ -94,22 +94,40 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
-// An H200's figures where kernels depend on them.
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor         ? 9
-           : attribute == cudaDevAttrMultiProcessorCount          ? 132
-           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 * 1024
-                                                                  : 0;
-  return cudaSuccess;
-}
+// An H200's figures where kernels depend on them, but for the compute capability, which may be
+// given: 80.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  const char* given = std::getenv("NORMGRAD_EMULATED_CAPABILITY");
+  const int capability = given != nullptr ? std::atoi(given) : 90;
   *properties = {};
   std::strcpy(properties->name, "emulator");
-  properties->major = 9;
+  properties->major = capability / 10;
+  properties->minor = capability % 10;
   properties->multiProcessorCount = 132;
   properties->l2CacheSize = 50 << 20;
   properties->totalGlobalMem = size_t{1} << 36;
+  properties->sharedMemPerBlockOptin = (capability >= 90 ? 227 : 163) * 1024;
   return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id) {
+  cudaDeviceProp properties;
+  cudaGetDeviceProperties(&properties, id);
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = properties.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = properties.minor;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = properties.multiProcessorCount;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *free_bytes = *total = size_t{1} << 36;

@@ -7,6 +7,8 @@
 
 #include "machine.hpp"
 
+#define NORMGRAD_HOPPER 1
+
 namespace normgrad::cuda {
 
 template <class T>

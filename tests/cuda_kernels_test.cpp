@@ -155,6 +155,12 @@ TEST_F(CudaKernels, RunInGraphs) {
 }
 
 // What NORMGRAD_IMPL can force: everything it takes is right, on shapes that are not its own too.
+// A cluster of 16 blocks has more than 32 rows, whose column sums are made in chunks.
+TEST_F(CudaKernels, ManyRowsOfACluster) {
+  run(make_case(Op::kRmsNorm, {240, 65600}, DType::kF32));
+  run(make_case(Op::kLayerNorm, {240, 65600}, DType::kF32));
+}
+
 TEST_F(CudaKernels, EachKernelOnEveryShape) {
   int taken = 0;
   for (const Implementation& each : implementations()) {

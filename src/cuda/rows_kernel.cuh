@@ -109,7 +109,7 @@ class RowsWork {
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there;
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
       const bool served = fine || is_served<kRms>(launch_, scalars, sums);
-      const bool zero = sums.x == 0 && sums.y == 0 && is_near_1<40>(scalars.scale * scalars.factor);
+      const bool zero = sums.x == 0 && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
       if (examine(row, !served, zero, dy)) {
         if (!kShort) return columns_.end_row();
         there = false;

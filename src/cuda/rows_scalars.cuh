@@ -152,8 +152,8 @@ __device__ bool is_served(const RowsLaunch& launch, const RowScalars& scalars, d
   const double sum = (kRms ? 0 : fabs(first)) + fabs(scale * g_x);
   if (!kRms && launch.problem.cols == 1) return false;
   if (launch.problem.statistics == RowStatistics::kFromX && !is_safe(first)) return false;
-  // dy * r has to stay in range, whatever dy is.
-  return is_near_1<40>(r) && is_safe(g_x) && is_safe(sum) && is_safe(r * scale * sum);
+  // dy * r stays in range, too, if dy is safe.
+  return is_near_1<26>(r) && is_safe(g_x) && is_safe(sum) && is_safe(r * scale * sum);
 }
 
 }  // namespace normgrad::cuda

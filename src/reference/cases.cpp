@@ -1,6 +1,7 @@
 // The parts that the case tables share.
 #include "reference/cases.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <set>
 
@@ -235,18 +236,22 @@ void Table::add_exact(const Case& c) {
 }
 
 void Table::add_scales(const Case& c) {
-  const auto add_scaled = [&](DType dtype, double scale, double dy_scale) {
+  const auto add_scaled = [&](DType dtype, double scale, double dy_scale, double gamma_scale = 1) {
     for (Statistics form : forms()) {
       Case scaled = with_dtype(c, dtype);
       scaled.statistics = form;
       scaled.scale = scale;
       scaled.dy_scale = dy_scale;
+      scaled.gamma_scale = gamma_scale;
       add(scaled);
     }
   };
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (double scale : {1e-38, 1e-30, 1e-20, 1e-10, 1e10, 1e20, 1e30}) add_scaled(dtype, scale, 1);
     for (double scale : {1e-30, 1e30}) add_scaled(dtype, 1, scale);
+    // g is moderate where dy / std is not, and the other way round.
+    for (double scale : {1e-25, 1e25}) add_scaled(dtype, 1 / std::sqrt(scale), scale, 1 / scale);
+    add_scaled(dtype, 1, 1e20, 1e20);
   }
   for (double scale : {1e-6, 1e-3, 1e3}) add_scaled(DType::kF16, scale, 1);
   for (double scale : {1e-6, 1e3}) add_scaled(DType::kF16, 1, scale);

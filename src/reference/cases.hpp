@@ -71,8 +71,9 @@ struct Case {
   double eps = 0;
   bool frozen = false;
   double mean_over_std = 0;
-  double scale = 1;     // of x
-  double dy_scale = 1;  // of dy
+  double scale = 1;        // of x
+  double dy_scale = 1;     // of dy
+  double gamma_scale = 1;  // of gamma
   Values values = Values::kRandom;
   Layout layout = Layout::kContiguous;
   InPlace in_place = InPlace::kNone;

@@ -118,6 +118,7 @@ Inputs draw(const Case& c, uint64_t seed) {
   inputs.gamma.resize(count({c.gamma, c.parameters()}));
   for (double& gamma : inputs.gamma) {
     gamma = c.values == Values::kExact ? std::exp2(random.integer(-1, 1)) : 1 + random.normal() / 2;
+    gamma *= c.gamma_scale;
   }
   if (c.op == Op::kLayerNorm && c.statistics == Statistics::kXHatStd) {
     const Moments m = moments_of(c, inputs.x);

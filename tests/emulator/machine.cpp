@@ -68,6 +68,7 @@ struct Machine {
   std::deque<Block> blocks;
   std::deque<Thread> threads;
   unsigned live = 0;
+  uint64_t rounds = 0;  // of the scheduler
   Meeting meeting;
   std::vector<std::function<void()>> copies;
   bool late = false;
@@ -115,17 +116,32 @@ void add_block(Machine& machine, Index index, unsigned rank) {
   machine.live += block.live;
 }
 
-// Every thread in turn, until all have ended.
+// The threads from `first` on, each until it waits; whether one could go on.
+bool resume(Machine& machine, size_t first, size_t count) {
+  bool moved = false;
+  for (size_t i = first; i < std::min(first + count, machine.threads.size()); ++i) {
+    Thread& thread = machine.threads[i];
+    if (thread.done || (thread.word != nullptr && *thread.word == thread.value)) continue;
+    thread.word = nullptr;
+    machine.running = &thread;
+    thread.context = std::move(thread.context).resume();
+    if (machine.error) std::rethrow_exception(machine.error);
+    moved = true;
+  }
+  return moved;
+}
+
+// Every thread in turn, until all have ended. In every other launch a warp goes on as long as it
+// can before the next has its turn: it may be a step ahead of the others then.
 void schedule(Machine& machine) {
   while (machine.live > 0) {
+    ++machine.rounds;
     bool moved = false;
-    for (Thread& thread : machine.threads) {
-      if (thread.done || (thread.word != nullptr && *thread.word == thread.value)) continue;
-      thread.word = nullptr;
-      machine.running = &thread;
-      thread.context = std::move(thread.context).resume();
-      if (machine.error) std::rethrow_exception(machine.error);
-      moved = true;
+    for (size_t first = 0; first < machine.threads.size(); first += 32) {
+      while (resume(machine, first, 32)) {
+        moved = true;
+        if (machine.late) break;
+      }
     }
     if (moved) continue;
     if (machine.copies.empty()) throw std::runtime_error("every thread waits");
@@ -191,6 +207,8 @@ void wait_on(const uint64_t* word, uint64_t value) {
   Machine& machine = *g_machine;
   machine.scheduler = std::move(machine.scheduler).resume();
 }
+
+void pause() { wait_on(&g_machine->rounds, g_machine->rounds); }
 
 void sync_warp() {
   Warp& warp = *self().warp;

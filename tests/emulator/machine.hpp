@@ -35,6 +35,8 @@ unsigned rank_in_cluster();
 
 // Until the word is another.
 void wait_on(const uint64_t* word, uint64_t value);
+// Until all others have had their turn.
+void pause();
 
 // All threads of the warp, of the cluster (in two steps) or of the grid that have not ended yet, or
 // `threads` of the block.

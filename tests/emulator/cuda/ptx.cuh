@@ -107,9 +107,9 @@ struct alignas(16) Words {
 };
 inline void store_relaxed(Words* to, const Words& words) { *to = words; }
 inline Words load_relaxed(const Words* from) {
-  // Whoever asks waits for something else than this.
-  if (from->first == ~0ull) emulator::wait_on(reinterpret_cast<const uint64_t*>(from), ~0ull);
-  return *from;
+  const Words words = *from;
+  emulator::pause();  // who asks, asks again
+  return words;
 }
 
 inline float approximate_rsqrt(float value) {

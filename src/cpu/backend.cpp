@@ -57,8 +57,9 @@ std::span<const Backend> backends() {
   static const std::vector<Backend> list = [] {
     watch_forks();
     std::vector<Backend> usable;
-    // The baseline always works; SupportedTargets does not name it on every platform.
-    const int64_t supported = hwy::SupportedTargets() | HWY_STATIC_TARGET;
+    // The baseline always works; SupportedTargets does not name it on every platform, but also
+    // names targets that were left out (targets.hpp).
+    const int64_t supported = (hwy::SupportedTargets() & HWY_TARGETS) | HWY_STATIC_TARGET;
     for (const auto& compiled : kCompiled) {
       if ((compiled.target & supported) != 0) usable.push_back(compiled.backend);
     }

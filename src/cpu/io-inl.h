@@ -331,11 +331,15 @@ class DoubleSum {
   DoubleVec low_, high_;
 };
 
-// Doubles, rounded. The library's own demotion of a single one clamps Inf.
+// Doubles, rounded. Without instructions for it, the library's own demotion clamps Inf.
 using FloatsOfDoubles = hn::Rebind<float, Doubles>;
 HWY_INLINE hn::Vec<FloatsOfDoubles> rounded(DoubleVec v) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::Set(FloatsOfDoubles(), static_cast<float>(hn::GetLane(v)));
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  HWY_ALIGN double wide[hn::MaxLanes(Doubles())];
+  HWY_ALIGN float narrow[hn::MaxLanes(Doubles())];
+  hn::Store(v, Doubles(), wide);
+  for (size_t i = 0; i < hn::MaxLanes(Doubles()); ++i) narrow[i] = static_cast<float>(wide[i]);
+  return hn::Load(FloatsOfDoubles(), narrow);
 #else
   return hn::DemoteTo(FloatsOfDoubles(), v);
 #endif

@@ -22,7 +22,7 @@
 namespace normgrad::cuda {
 
 // kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
-// take more work; the bits are the same. kShort: several teams in a warp.
+// take more work; the bits are the same. kShort: several teams in a warp, several rows in a stage.
 template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
 class RowsWork {
  public:
@@ -51,10 +51,10 @@ class RowsWork {
 #pragma unroll 1
     for (; first < problem_.rows; first += launch_.row_stride) {
       ring_.wait_for(stage);
-      const int turns = kMany ? launch_.geometry.turns : 1;
+      const int turns = kShort ? launch_.geometry.turns : 1;
 #pragma unroll 1
       for (int turn = 0; turn < turns; ++turn) {
-        work(first, kMany ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
+        work(first, kShort ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
       }
       ring_.advance(stage);
       if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
@@ -65,8 +65,6 @@ class RowsWork {
 
  private:
   static constexpr int kE = kUnit<T>;
-  // Several rows in a stage.
-  static constexpr bool kMany = kShort;
   using Stage = typename RowsRing<T, kPlain>::Stage;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
@@ -74,7 +72,7 @@ class RowsWork {
   // Unit u of a row that starts at `row` in shared memory; zeros for a row that is not there.
   // Beyond the end of the row gamma is 0, and x and dy are any others of the row.
   __device__ uint4 load(const char* row, int u, bool there) const {
-    if (kMany && !there) return {0, 0, 0, 0};
+    if (kShort && !there) return {0, 0, 0, 0};
     if constexpr (kPlain) {
       return *reinterpret_cast<const uint4*>(row + 16 * min(u, columns_.count / kE - 1));
     }
@@ -85,7 +83,7 @@ class RowsWork {
   // One row; `last` in its stage.
   __device__ __forceinline__ void work(int64_t first, int slot, const Stage& stage, bool last) {
     const int64_t row = first + slot;
-    bool there = !kMany || row < problem_.rows;
+    bool there = !kShort || row < problem_.rows;
     const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
     const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
     const RowScales scales = ring_.scales(stage, slot);
@@ -109,7 +107,8 @@ class RowsWork {
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there;
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
       const bool served = fine || is_served<kRms>(launch_, scalars, sums);
-      const bool zero = sums.x == 0 && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
+      const bool zero =
+          (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
       if (examine(row, !served, zero, dy)) {
         if (!kShort) return columns_.end_row();
         there = false;
@@ -117,9 +116,9 @@ class RowsWork {
         for (int i = 0; i < kUnits * kE; ++i) centred[i / kE][i % kE] = dy[i / kE][i % kE] = 0;
       }
     }
-    if (kMany && !there) scalars = {};
+    if (kShort && !there) scalars = {};
     T* dx_row = dx_;
-    if (kPlain && kMany) dx_row += slot * launch_.strides[kRowDx];
+    if (kPlain && kShort) dx_row += slot * launch_.strides[kRowDx];
     if (!kPlain && there) dx_row += row_offset<kPlain>(launch_, kRowDx, row);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
@@ -179,7 +178,7 @@ class RowsWork {
 
   // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
   // and the answer is true. All threads of a warp come here if one of its rows `needs` it. zero:
-  // both sums are.
+  // the sums with g are.
   __device__ bool examine(int64_t row, bool needs, bool zero, const float (&dy)[kUnits][kE]) {
     bool any = false;
 #pragma unroll
@@ -232,8 +231,12 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
     for (Barrier& barrier : shared.full[threadIdx.x]) init_barrier(&barrier, 1);
   }
   if (threadIdx.x < 2) init_barrier(&shared.cluster[threadIdx.x], 1);
-  if (threadIdx.x < 4 * kMaxWarps) shared.warps[0][threadIdx.x] = {};
-  if (threadIdx.x < 2 * kMaxCluster) shared.blocks[0][threadIdx.x] = {};
+  if (threadIdx.x < 4 * kMaxWarps) {
+    shared.warps[threadIdx.x / (2 * kMaxWarps)][threadIdx.x % (2 * kMaxWarps)] = {};
+  }
+  if (threadIdx.x < 2 * kMaxCluster) {
+    shared.blocks[threadIdx.x / kMaxCluster][threadIdx.x % kMaxCluster] = {};
+  }
   fence_barrier_init();
   if (geometry.cluster > 1) {
     sync_cluster();

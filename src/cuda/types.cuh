@@ -87,8 +87,11 @@ __device__ uint4 pack(const float (&values)[kUnit<T>]) {
 // The elements of one unit, pairwise: log2 of their number are the roundings.
 template <int kCount>
 __device__ float tree_sum(const float* values) {
-  if constexpr (kCount == 1) return values[0];
-  return tree_sum<kCount / 2>(values) + tree_sum<kCount / 2>(values + kCount / 2);
+  if constexpr (kCount == 1) {
+    return values[0];
+  } else {
+    return tree_sum<kCount / 2>(values) + tree_sum<kCount / 2>(values + kCount / 2);
+  }
 }
 template <int kCount>
 __device__ float tree_sum(const float (&values)[kCount]) {

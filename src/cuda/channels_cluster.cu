@@ -17,6 +17,7 @@
 // channel's threads; a butterfly over the lanes, and one over the blocks. All of it follows from
 // shape and dtype.
 #include "cuda/channel_sums.cuh"
+#include "cuda/channel_walk.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_cluster_tile.hpp"
 #include "cuda/launch.cuh"
@@ -31,12 +32,6 @@ size_t shared_bytes(const Tile& tile) {
   return tile.data_bytes() + tile.threads * sizeof(Sums) +
          tile.group * (sizeof(Channel) + sizeof(Prepared) + tile.blocks * sizeof(Sums));
 }
-
-// How a thread gets from one of its runs to the next in a tensor, in bytes, and what is added where
-// that leads into a further sample.
-struct Pace {
-  int64_t step, wrap;
-};
 
 struct Paces {
   Pace x, dy, dx;

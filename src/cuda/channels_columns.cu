@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "cuda/channel_sums.cuh"
+#include "cuda/channel_walk.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
@@ -32,11 +33,7 @@ struct Layout {
   int blocks;  // of a cluster
   int steps;   // rows of a thread, at most
   int64_t tiles, rows;
-  // From a thread's row to its next in a tensor, in bytes, and what is added where that leads into
-  // a further sample.
-  struct Pace {
-    int64_t step, wrap;
-  } x, dy, dx;
+  Pace x, dy, dx;
   int positions;  // that a step adds, beside whole samples
   double inverse_count;
 };
@@ -59,7 +56,7 @@ Layout layout_of(const ChannelsProblem& problem) {
   layout.steps = static_cast<int>(ceil(layout.rows, stride));
   const int64_t samples = stride / problem.length;
   layout.positions = static_cast<int>(stride % problem.length);
-  const auto pace = [&](const ChannelsProblem::Strides& strides) -> Layout::Pace {
+  const auto pace = [&](const ChannelsProblem::Strides& strides) -> Pace {
     return {(samples * strides.sample + layout.positions * strides.position) * size,
             (strides.sample - problem.length * strides.position) * size};
   };
@@ -83,21 +80,6 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers) {
   return {aligned(buffers.x, problem.x), aligned(buffers.dy, problem.dy),
           aligned(buffers.dx, problem.dx)};
 }
-
-// A thread's place in a tensor.
-template <class Byte>
-struct Row {
-  Byte* at;
-
-  template <class Data>
-  __device__ Row(Data* data, const ChannelsProblem::Strides& strides, int64_t c, int64_t sample,
-                 int64_t position)
-      : at(reinterpret_cast<Byte*>(data + c + sample * strides.sample +
-                                   position * strides.position)) {}
-  __device__ void advance(const Layout::Pace& pace, bool wraps) {
-    at += wraps ? pace.step + pace.wrap : pace.step;
-  }
-};
 
 // What a block shares beside x and dy.
 template <class T>

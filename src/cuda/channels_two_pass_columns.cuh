@@ -43,22 +43,6 @@ __device__ void store_quad(T* to, const float (&values)[kColumns], int count, bo
   }
 }
 
-// A thread's place in a tensor.
-template <class Byte>
-struct Row {
-  Byte* at;
-
-  template <class Data>
-  __device__ Row(Data* data, const ChannelsProblem::Strides& strides, int64_t c, int64_t sample,
-                 int64_t position)
-      : at(reinterpret_cast<Byte*>(data + c + sample * strides.sample +
-                                   position * strides.position)) {}
-  __device__ void advance(const Pace& pace, bool wraps) {
-    at += pace.step;
-    if (wraps) at += pace.wrap;
-  }
-};
-
 // The rows of a part that a line of threads has.
 __device__ inline int rows_of(const Cut& cut, int64_t part, int line, int lines) {
   const int64_t rows = min(cut.part, cut.items - part * cut.part);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/channel.cuh"
+#include "cuda/channel_walk.cuh"
 #include "cuda/channels.hpp"
 
 namespace normgrad::cuda::two_pass {
@@ -15,11 +16,6 @@ inline constexpr int kColumns =
     4;  // of a row that a thread keeps: with 8, scalars and sums fill the registers
 inline constexpr int kBatch = 4;  // units or quads that a thread loads before it uses the first
 
-// A thread's step from row to row in a tensor, in bytes, and what is added where it leads into a
-// further sample.
-struct Pace {
-  int64_t step, wrap;
-};
 // How a problem is cut up. `last`: rows of channels, otherwise planes.
 struct Cut {
   bool last;

@@ -26,10 +26,15 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_LT(int64_t{g.block_units} * (g.cluster - 1), units);  // no block is without columns
   ASSERT_LE(g.crews * g.warps, kMaxWarps);
   ASSERT_GE(g.warp_slots, g.warps);
-  ASSERT_TRUE(g.warps == 1 || g.crews * g.warp_slots <= 2 * kMaxWarps);
-  ASSERT_TRUE(!g.joined || (g.parts <= kMaxCluster && std::has_single_bit(unsigned(g.parts))));
+  ASSERT_TRUE(g.warps == 1 || g.crews * g.warp_slots <= kSumSlots);
+  ASSERT_TRUE(g.cluster <= 8 || g.crews == 1);
+  ASSERT_TRUE(g.cluster == 1 || g.block_slots(g.crews - 1) + std::max(8, g.cluster) <= kSumSlots);
+  ASSERT_TRUE(g.cluster == 1 || g.crews <= kClusterCrews);
   ASSERT_LE(g.units_per_thread * unit, 16);
   ASSERT_LE(g.stage_rows(), 32);  // a lane for the statistics of each
+  ASSERT_LE(g.batch, 32);
+  ASSERT_TRUE(std::has_single_bit(unsigned(g.batch)) && g.batch % g.stage_rows() == 0);
+  ASSERT_TRUE(g.lanes < 32 || 2 * g.batch % kChunkRows == 0);
   ASSERT_GE(g.turns, 1);
   ASSERT_GE(g.stages, 2);
   ASSERT_LE(g.stages, kMaxStages);

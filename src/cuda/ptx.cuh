@@ -58,6 +58,12 @@ __device__ inline void expect_bytes(Barrier* barrier, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
+// Both at once.
+__device__ inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
 // Waits for the end of the phase with that parity: 0 for the first.
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
   uint32_t done = 0;
@@ -81,6 +87,11 @@ __device__ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Bar
           "r"(shared_address(to)),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
+}
+
+// What lies there is on its way into the second-level cache.
+__device__ inline void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 }
 
 // 16 bytes from global to shared memory, past the registers. What a thread copied, it sees after

@@ -14,8 +14,7 @@ namespace {
 struct RowsWorkspace {
   explicit RowsWorkspace(const RowsProblem& problem, const RowsGeometry& geometry) {
     padded_cols = divide_up(problem.cols, 32) * 32;
-    const bool in_memory = geometry.parts > 1 && !geometry.joined;
-    partials = in_memory ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
+    partials = geometry.parts > 1 ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
     offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
   }
   int64_t padded_cols;
@@ -49,18 +48,24 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   launch.groups = 32 / geometry.lanes;
   launch.stage_rows = geometry.stage_rows();
   launch.row_stride = static_cast<int64_t>(geometry.parts) * geometry.step_rows();
+  launch.ring_stride = geometry.stages * launch.row_stride;
   launch.per_col = 1 / static_cast<double>(problem.cols);
   const auto packed = [&](const RowsProblem::LeadStrides& lead) {
     return geometry.cluster == 1 && problem.lead_rank == 1 && lead[0] == problem.cols;
   };
   launch.x_packed = packed(problem.x);
   launch.dy_packed = packed(problem.dy);
+  launch.in_pieces = launch.stage_rows == 1 || (launch.x_packed && launch.dy_packed);
   launch.slot_bytes = slot_bytes(problem, geometry, plain);
   launch.stage_bytes = launch.slot_bytes * launch.stage_rows;
   launch.partials = static_cast<float*>(workspace);
   launch.padded_cols = layout.padded_cols;
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(launch, offsets, stream));
+
+  for (const RowTensor tensor : {kRowX, kRowDy}) {
+    launch.piece_stride[tensor] = launch.row_stride * launch.strides[tensor] * (16 / unit);
+  }
 
   const RowsMemory memory(problem, geometry, plain);
   launch.gamma_at = memory.gamma_at;
@@ -71,7 +76,7 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   shape.grid = static_cast<unsigned>(geometry.parts * geometry.cluster);
   shape.block = static_cast<unsigned>(geometry.threads());
   shape.shared = static_cast<size_t>(memory.bytes);
-  shape.cluster = static_cast<unsigned>(geometry.joined ? geometry.parts : geometry.cluster);
+  shape.cluster = static_cast<unsigned>(geometry.cluster);
   const auto find = problem.dtype == DType::kF32   ? rows_kernel_f32
                     : problem.dtype == DType::kF16 ? rows_kernel_f16
                                                    : rows_kernel_bf16;

@@ -44,9 +44,9 @@ class RowsColumns {
     if constexpr (!kRms) dbeta_[i] += dy;
   }
 
-  __device__ void end_row() {
-    if (!launch_.geometry.chunked || ++rows_ < kChunkRows) return;
-    rows_ = 0;
+  // n: how many rows there were before this one, but for multiples of kChunkRows.
+  __device__ void end_row(int n) {
+    if (!launch_.geometry.chunked || n % kChunkRows != kChunkRows - 1) return;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       *chunk(i) += dgamma_[i];
@@ -58,83 +58,107 @@ class RowsColumns {
     }
   }
 
-  // The sums of all parts go to the outputs if there is but one part or the parts are joined, else
-  // to `partials`. `fold`: room for a double per sum, which nobody needs for anything else any
-  // more.
-  __device__ void finish(int part, double* fold) {
+  // The sums of this part go to the outputs if there is no other, else to `partials`. `memory`:
+  // room for two floats per sum, which nobody needs for anything else any more.
+  __device__ void finish(int part, float* memory) const {
     if (!launch_.problem.dgamma.present && !launch_.problem.dbeta.present) return;
-    const int threads = launch_.geometry.threads();
+    const int teams = launch_.geometry.teams(), team = threadIdx.x / width_;
+    const int pitch = kColumns * width_;  // columns that a team has room for
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      fold[i * threads + threadIdx.x] = with_chunks(i, dgamma_[i]);
-      if constexpr (!kRms) {
-        fold[(kColumns + i) * threads + threadIdx.x] = with_chunks(kColumns + i, dbeta_[i]);
-      }
+    for (int i = 0; i < kColumns; i += 4) {
+      const int c = (i / kE * width_ + position_) * kE + i % kE;
+      store_four(memory + team * pitch + c, 0, dgamma_, i);
+      if constexpr (!kRms) store_four(memory + (teams + team) * pitch + c, kColumns, dbeta_, i);
     }
     __syncthreads();
-    add_teams(part, fold);
-    if (!launch_.geometry.joined) return;
-    sync_cluster();
-    add_blocks(part, fold);
+    add_teams(part, memory, teams, pitch);
   }
 
  private:
-  static constexpr int kSums = kRms ? kColumns : 2 * kColumns;
+  static constexpr int kKinds = kRms ? 1 : 2;
+
+  struct Four {
+    double sums[4] = {};
+    __device__ void add(const float4& terms) {
+      sums[0] += terms.x;
+      sums[1] += terms.y;
+      sums[2] += terms.z;
+      sums[3] += terms.w;
+    }
+  };
 
   __device__ float* chunk(int i) const { return chunks_ + i * launch_.geometry.threads(); }
   __device__ float with_chunks(int i, float sum) const {
     return launch_.geometry.chunked ? sum + *chunk(i) : sum;
   }
+  __device__ void store_four(float* to, int chunk, const float* sums, int i) const {
+    *reinterpret_cast<float4*>(to) = {
+        with_chunks(chunk + i, sums[i]), with_chunks(chunk + i + 1, sums[i + 1]),
+        with_chunks(chunk + i + 2, sums[i + 2]), with_chunks(chunk + i + 3, sums[i + 3])};
+  }
 
-  // Each team has some of the block's sums, each block some of the cluster's.
-  __device__ void add_teams(int part, double* fold) const {
-    const int threads = launch_.geometry.threads(), teams = launch_.geometry.teams();
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) / width_; i < kSums; i += teams) {
-      double* terms = fold + i * threads + position_;
-      double sum = 0;
+  // Four neighbouring columns per thread, over all teams; where there are fewer such groups than
+  // threads, over some of the teams, and then over these slices.
+  __device__ void add_teams(int part, const float* memory, int teams, int pitch) const {
+    const int threads = launch_.geometry.threads(), per_kind = (count + 3) / 4;
+    const int groups = kKinds * per_kind, slices = min(max(threads / groups, 1), teams);
+    double* partial =
+        reinterpret_cast<double*>(const_cast<float*>(memory) + kKinds * teams * pitch);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < groups * slices; i += threads) {
+      const int slice = i / groups, group = i % groups;
+      const int kind = group / per_kind, c = group % per_kind * 4;
+      const float* terms = memory + kind * teams * pitch + c;
+      Four four;
 #pragma unroll 4
-      for (int team = 0; team < teams; ++team) sum += terms[team * width_];
-      if (launch_.geometry.joined) {
-        terms[0] = sum;
+      for (int team = slice; team < teams; team += slices) {
+        four.add(*reinterpret_cast<const float4*>(terms + team * pitch));
+      }
+      if (slices == 1) {
+        put(part, kind, c, four);
       } else {
-        put(part, i, sum);
+        for (int k = 0; k < 4; ++k) partial[4 * i + k] = four.sums[k];
       }
     }
-  }
-  __device__ void add_blocks(int part, const double* fold) const {
-    if (threadIdx.x >= width_) return;
-    const int parts = launch_.geometry.parts;
-#pragma unroll 1
-    for (int i = part; i < kSums; i += parts) {
-      const double* own = fold + i * launch_.geometry.threads() + position_;
+    if (slices == 1) return;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 4 * groups; i += threads) {
       double sum = 0;
 #pragma unroll 4
-      for (int block = 0; block < parts; ++block) sum += load_remote(remote_address(own, block));
-      put(part, i, sum);
+      for (int slice = 0; slice < slices; ++slice) sum += partial[4 * groups * slice + i];
+      put(part, i / 4 / per_kind, i % (4 * per_kind), sum);
     }
   }
 
-  // Sum i of this thread: of dgamma, then of dbeta.
-  __device__ void put(int part, int i, double sum) const {
-    const int which = i / kColumns, k = i % kColumns;
-    const int c = (k / kE * width_ + position_) * kE + k % kE;
+  // Where a sum of dgamma (kind 0) or dbeta goes; c: its column in this block.
+  __device__ void put(int part, int kind, int c, double sum) const {
     if (c >= count) return;
-    if (launch_.geometry.parts == 1 || launch_.geometry.joined) {
-      const Vector& vector = which == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
-      void* out = which == 0 ? launch_.buffers.dgamma : launch_.buffers.dbeta;
+    if (launch_.geometry.parts == 1) {
+      const Vector& vector = kind == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
+      void* out = kind == 0 ? launch_.buffers.dgamma : launch_.buffers.dbeta;
       if (vector.present) store_value(vector, out, first + c, sum);
     } else {
-      float* partial = launch_.partials + (2l * part + which) * launch_.padded_cols;
-      partial[first + c] = static_cast<float>(sum);
+      partials(part, kind)[c] = static_cast<float>(sum);
     }
+  }
+  __device__ void put(int part, int kind, int c, const Four& four) const {
+    if (launch_.geometry.parts > 1) {  // where there is room for whole fours
+      *reinterpret_cast<float4*>(partials(part, kind) + c) = {
+          static_cast<float>(four.sums[0]), static_cast<float>(four.sums[1]),
+          static_cast<float>(four.sums[2]), static_cast<float>(four.sums[3])};
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) put(part, kind, c + k, four.sums[k]);
+  }
+  __device__ float* partials(int part, int kind) const {
+    return launch_.partials + (2l * part + kind) * launch_.padded_cols + first;
   }
 
   const RowsLaunch& launch_;
   float* const chunks_;
   const int position_, width_;
-  int rows_ = 0;
   float dgamma_[kColumns] = {};
   float dbeta_[kRms ? 1 : kColumns] = {};
 };

@@ -10,11 +10,6 @@ constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
 
 int unit_of(DType dtype) { return static_cast<int>(16 / size_of(dtype)); }
 
-// Up to so many bytes of x, dy and dx, and steps of each block, one cluster of 16 blocks should be
-// faster than all multiprocessors and a second kernel, which takes 2 us and more.
-constexpr int64_t kJoinedBytes = 8 << 20;
-constexpr int64_t kJoinedSteps = 8;
-
 // How many blocks or clusters, from everything else.
 void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
@@ -24,14 +19,8 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
-  const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
-  g.joined = g.cluster == 1 && g.parts > 1 && steps <= kJoinedSteps * kMaxCluster &&
-             3 * problem.rows * problem.cols * size <= kJoinedBytes;
-  if (g.joined) {
-    const unsigned blocks = std::bit_ceil(static_cast<unsigned>(steps));
-    g.parts = std::min(kMaxCluster, static_cast<int>(blocks));
-  }
   g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
+  if (g.lanes < 32) g.batch = g.stage_rows();
 }
 
 }  // namespace
@@ -50,13 +39,17 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     g.stages = 2;
     g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
   } else {
-    const int64_t most = int64_t{kWarps} * 32 * g.units_per_thread;
-    g.cluster = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(units, most))));
+    // Two crews to a block: one works while the other waits for sums. Clusters of 16 leave 20 of
+    // 132 multiprocessors out, so rows for 16 of them are cut into 8, one crew each, if they can.
+    const int64_t half = int64_t{kWarps} / 2 * 32 * g.units_per_thread;
+    const auto blocks = static_cast<uint64_t>(divide_up(units, half));
+    g.cluster = static_cast<int>(std::bit_ceil(blocks <= 8 ? blocks : (blocks + 1) / 2));
     if (g.cluster > kMaxCluster) return g;
     g.block_units = static_cast<int>(divide_up(units, g.cluster));
     g.warps = static_cast<int>(divide_up(g.block_units, 32 * g.units_per_thread));
     g.warp_slots = std::max(4, static_cast<int>(std::bit_ceil(static_cast<unsigned>(g.warps))));
     g.crews = std::max(1, kWarps / g.warps);
+    g.batch = g.crews > 1 ? 16 : 8;  // 16 KB at most, and 0.5 KB where little is left
   }
   deal_parts(problem, g);
   while (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
@@ -86,13 +79,15 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   const int unit = unit_of(problem.dtype);
   const int sums = geometry.units_per_thread * unit * geometry.threads();  // of one kind
   const int rows = geometry.crews * geometry.stages * geometry.stage_rows();
+  const int described = geometry.crews * 2 * geometry.batch;
   gamma_at = aligned(sizeof(RowsShared));
   scales_at = aligned(gamma_at + 4 * unit * geometry.team_units());
-  chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * rows);
+  chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * described);
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
   ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or a double per sum when it is done.
-  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain), 8 * kinds * sums);
+  // The ring, or two floats per sum and four doubles per thread when it is done.
+  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain),
+                             4 * kinds * sums + 32 * geometry.threads());
 }
 
 }  // namespace normgrad::cuda

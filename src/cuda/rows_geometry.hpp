@@ -13,20 +13,27 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
 inline constexpr int kMaxStages = 3;
+inline constexpr int kClusterCrews = 3;  // at most, where rows are cut
+inline constexpr int kSumSlots = 48;
 inline constexpr int kColumnsPerThread = 16;  // at most; in rows beyond 256 columns exactly
 
 struct alignas(16) RowSums {
   double first = 0, second = 0;
 };
 
+// Where a crew's next rows are, if each stage takes one piece of x and one of dy.
+struct alignas(16) RowsSource {
+  const char *x = nullptr, *dy = nullptr;
+};
+
 // At the start of shared memory. The integers are barriers.
 struct RowsShared {
-  // Of each warp of a crew and of each block of the cluster, for rows in turn; zeros where there is
-  // none. Crews of 2 or 3 warps have room for 4.
-  RowSums warps[2][2 * kMaxWarps];
-  RowSums blocks[2][kMaxCluster];
+  // Of each warp of each crew, then of each block of the cluster for each crew, for rows in turn;
+  // zeros where there is none. Crews of 2 or 3 warps have room for 4.
+  RowSums sums[2][kSumSlots];
+  RowsSource sources[kMaxWarps];         // of each crew
   uint64_t full[kMaxWarps][kMaxStages];  // of the stages of each crew's ring
-  uint64_t cluster[2];
+  uint64_t cluster[kClusterCrews][2];
 };
 
 // What is known of a row before its sums are: made once per row, not by each of its threads.
@@ -46,14 +53,16 @@ struct alignas(16) RowScales {
 struct RowsGeometry {
   int units_per_thread = 1;
   int lanes = 32, warps = 1;
-  int warp_slots = 4;  // of a crew in RowsShared::warps: 4, 8 or 16
+  int warp_slots = 4;  // of a crew in RowsShared::sums: 4, 8 or 16
   int crews = 1, turns = 1, stages = 3;
+  int batch = 16;  // rows of a crew that are described at once; a power of 2, whole stages
   int cluster = 1;
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
-  bool joined = false;   // the parts form one cluster, which adds up their sums
   bool chunked = false;  // more than 2 * kChunkRows rows per team
 
+  // Where the slots of a crew's blocks are: 8, or 16 if it is the only one.
+  constexpr int block_slots(int crew) const { return crews * warp_slots + crew * 8; }
   constexpr int threads() const { return crews * warps * 32; }
   // Units of a row that a team has room for.
   constexpr int team_units() const { return units_per_thread * warps * lanes; }

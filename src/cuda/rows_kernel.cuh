@@ -32,17 +32,18 @@ class RowsWork {
         memory_(memory),
         team_(shared, launch.geometry),
         gamma_(launch, memory),
-        ring_(launch, memory, team_),
         columns_(launch, memory, team_),
+        ring_(launch, memory, team_, columns_.count),
         dx_(static_cast<T*>(launch.buffers.dx) + columns_.first),
         fetches_(team_.warp % team_.warps == 0),
-        describes_((team_.warp + 1) % team_.warps == 0) {}
+        describes_((team_.warp + 1) % team_.warps == 0 &&
+                   problem_.statistics != RowStatistics::kFromX) {}
 
   __device__ void run(int part) {
     int64_t first =
         (static_cast<int64_t>(part) * launch_.geometry.crews + team_.crew) * launch_.stage_rows;
     if (fetches_) ring_.start_rows(first);
-    if (describes_) ring_.start_statistics(first);
+    if (describes_) ring_.start_scales(first);
     columns_.clear();
     gamma_.load(launch_, columns_.first, columns_.count);
     __syncthreads();
@@ -60,12 +61,12 @@ class RowsWork {
       if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
     }
     let_next_kernel_start();
-    columns_.finish(part, reinterpret_cast<double*>(memory_ + launch_.ring_at));
+    columns_.finish(part, reinterpret_cast<float*>(memory_ + launch_.ring_at));
   }
 
  private:
   static constexpr int kE = kUnit<T>;
-  using Stage = typename RowsRing<T, kPlain>::Stage;
+  using Stage = typename RowsRing<T, kPlain, kShort>::Stage;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
 
@@ -87,6 +88,7 @@ class RowsWork {
     const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
     const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
     const RowScales scales = ring_.scales(stage, slot);
+    const int nth = kShort ? rows_++ : stage.scales;
     const float mean = there ? scales.mean : 0;
     float centred[kUnits][kE], dy[kUnits][kE];
     double2 sums = {0, 0};
@@ -99,7 +101,6 @@ class RowsWork {
       sums = j == 0 ? double2{unit_sums.x, unit_sums.y}
                     : double2{sums.x + unit_sums.x, sums.y + unit_sums.y};
     }
-    if (describes_) ring_.store_statistics();
     sums = team_.sum(sums);
     if (last) refill(first, stage);
 
@@ -110,7 +111,7 @@ class RowsWork {
       const bool zero =
           (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
       if (examine(row, !served, zero, dy)) {
-        if (!kShort) return columns_.end_row();
+        if (!kShort) return columns_.end_row(nth);
         there = false;
 #pragma unroll
         for (int i = 0; i < kUnits * kE; ++i) centred[i / kE][i % kE] = dy[i / kE][i % kE] = 0;
@@ -125,7 +126,7 @@ class RowsWork {
       const uint4 dx_unit = grads(j, centred[j], dy[j], scalars);
       if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
     }
-    columns_.end_row();
+    columns_.end_row(nth);
   }
 
   // The sums of unit u, whose x becomes x - mean.
@@ -170,10 +171,9 @@ class RowsWork {
   // more.
   __device__ void refill(int64_t first, const Stage& stage) {
     if (!fetches_ && !describes_) return;
-    const int64_t next = first + launch_.geometry.stages * launch_.row_stride;
     __syncwarp();
-    if (fetches_) ring_.fetch(next, stage.index);
-    if (describes_) ring_.load_statistics(next, stage.index);
+    if (fetches_) ring_.fetch(first + launch_.ring_stride, stage);
+    if (describes_) ring_.describe(first, stage);
   }
 
   // Rows of zeros in dy are common and float32 serves them; the others are done here in float64,
@@ -212,9 +212,10 @@ class RowsWork {
   char* const memory_;
   Team<kShort> team_;
   Gamma<T> gamma_;
-  RowsRing<T, kPlain> ring_;
   RowsColumns<T, kRms, kUnits> columns_;
+  RowsRing<T, kPlain, kShort> ring_;
   T* dx_;                           // kPlain: of the first row of a stage
+  int rows_ = 0;                    // done, where a stage has several
   const bool fetches_, describes_;  // what this warp does for its crew
 };
 
@@ -230,12 +231,11 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   if (threadIdx.x < geometry.crews) {
     for (Barrier& barrier : shared.full[threadIdx.x]) init_barrier(&barrier, 1);
   }
-  if (threadIdx.x < 2) init_barrier(&shared.cluster[threadIdx.x], 1);
-  if (threadIdx.x < 4 * kMaxWarps) {
-    shared.warps[threadIdx.x / (2 * kMaxWarps)][threadIdx.x % (2 * kMaxWarps)] = {};
+  if (threadIdx.x < 2 * geometry.crews && geometry.cluster > 1) {
+    init_barrier(&shared.cluster[threadIdx.x / 2][threadIdx.x % 2], 1);
   }
-  if (threadIdx.x < 2 * kMaxCluster) {
-    shared.blocks[threadIdx.x / kMaxCluster][threadIdx.x % kMaxCluster] = {};
+  if (threadIdx.x < 2 * kSumSlots) {
+    shared.sums[threadIdx.x / kSumSlots][threadIdx.x % kSumSlots] = {};
   }
   fence_barrier_init();
   if (geometry.cluster > 1) {
@@ -245,8 +245,8 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   }
   RowsWork<T, kRms, kUnits, kPlain, kShort>(launch, shared, memory)
       .run(blockIdx.x / geometry.cluster);
-  // No block leaves while others may still send to it, or read from it.
-  if (geometry.cluster > 1 || geometry.joined) sync_cluster();
+  // No block leaves while others may still send to it.
+  if (geometry.cluster > 1) sync_cluster();
 #endif
 }
 

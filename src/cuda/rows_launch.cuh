@@ -17,8 +17,11 @@ struct RowsLaunch {
   const int64_t* offsets = nullptr;  // or the offset of each row in each of them
   double per_col = 0;
   bool x_packed = false, dy_packed = false;  // rows follow each other without gaps
-  int64_t row_stride = 0;  // from a row of a crew's stage to the same in its next stage
-  int groups = 1;          // teams of a crew
+  int64_t row_stride = 0;   // from a row of a crew's stage to the same in its next stage
+  int64_t ring_stride = 0;  // and after all stages
+  bool in_pieces = false;   // of x and dy, one for each stage: plain, and packed or single rows
+  int64_t piece_stride[2] = {};  // bytes from one of a crew to its next, of x and of dy
+  int groups = 1;                // teams of a crew
   int stage_rows = 1;
   int slot_bytes = 0;         // of a row in a stage
   int stage_bytes = 0;        // of one tensor

@@ -10,36 +10,40 @@ namespace normgrad::cuda {
 
 // Rows in a stage keep the phase of their address, so that whole 16-byte pieces can be copied. Row
 // i starts at i * slot_bytes, or right behind its neighbour where rows have no gaps.
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kShort>
 class RowsRing {
  public:
-  template <class AnyTeam>
-  __device__ RowsRing(const RowsLaunch& launch, char* memory, const AnyTeam& team)
+  // columns: of this block.
+  __device__ RowsRing(const RowsLaunch& launch, char* memory, const Team<kShort>& team, int columns)
       : launch_(launch),
         full_(team.shared.full[team.crew]),
+        source_(team.shared.sources[team.crew]),
         memory_(memory),
         rows_at_(launch.ring_at + team.crew * launch.geometry.stages * 2 * launch.stage_bytes),
-        scales_at_(launch.scales_at + team.crew * launch.geometry.stages * launch.stage_rows *
-                                          static_cast<int>(sizeof(RowScales))),
+        scales_at_(launch.scales_at +
+                   team.crew * 2 * launch.geometry.batch * static_cast<int>(sizeof(RowScales))),
         column_(static_cast<int64_t>(team.rank) * launch.geometry.block_units * kUnit<T>),
+        row_bytes_(columns * static_cast<int>(sizeof(T))),
         lane_(team.lane) {}
 
-  // A stage in use: where its rows and their scales are.
+  // A stage in use: where its rows are in shared memory, and its place in the table of scales.
   struct Stage {
     int index = 0;
     uint32_t parity = 0;
-    int rows = 0, scales = 0;  // offsets in shared memory
+    int rows = 0, scales = 0;
   };
-  __device__ Stage first_stage() const { return {0, 0, rows_at_, scales_at_}; }
+  __device__ Stage first_stage() const { return {0, 0, rows_at_, 0}; }
   __device__ void wait_for(const Stage& stage) const { wait(&full_[stage.index], stage.parity); }
   __device__ const RowScales& scales(const Stage& stage, int slot) const {
-    return reinterpret_cast<const RowScales*>(memory_ + stage.scales)[slot];
+    return table()[stage.scales + slot];
   }
   __device__ void advance(Stage& stage) const {
     stage.rows += 2 * launch_.stage_bytes;
-    stage.scales += launch_.stage_rows * static_cast<int>(sizeof(RowScales));
+    stage.scales = (stage.scales + launch_.stage_rows) & (2 * launch_.geometry.batch - 1);
     if (++stage.index < launch_.geometry.stages) return;
-    stage = {0, stage.parity ^ 1, rows_at_, scales_at_};
+    stage.index = 0;
+    stage.parity ^= 1;
+    stage.rows = rows_at_;
   }
 
   // Where a row of a stage starts; `first` is the first row there.
@@ -53,65 +57,84 @@ class RowsRing {
     return base + slot * pitch + phase_of(data<kTensor>(packed ? first : first + slot));
   }
 
-  // All stages, before the first row. Rows are fetched by one warp of the crew, their statistics by
+  // All stages, before the first row. Rows are fetched by one warp of the crew, described by
   // another, lest the others wait for it.
   __device__ void start_rows(int64_t first) const {
-#pragma unroll 1
-    for (int i = 0; i < launch_.geometry.stages; ++i) fetch(first + i * launch_.row_stride, i);
-  }
-  __device__ void start_statistics(int64_t first) const {
-    const int rows = launch_.stage_rows;
-#pragma unroll 1
-    for (int i = lane_; i < launch_.geometry.stages * rows; i += 32) {
-      const int stage = i / rows, slot = i % rows;
-      store(load(first + stage * launch_.row_stride + slot), stage * rows + slot);
+    if (kPlain && lane_ == 0) {
+      source_ = {reinterpret_cast<const char*>(data<kRowX>(first)),
+                 reinterpret_cast<const char*>(data<kRowDy>(first))};
     }
+    auto stage = first_stage();
+#pragma unroll 1
+    for (int i = 0; i < launch_.geometry.stages; ++i) {
+      fetch(first + i * launch_.row_stride, stage);
+      advance(stage);
+    }
+  }
+  __device__ void start_scales(int64_t first) {
+#pragma unroll 1
+    for (int i = lane_; i < 2 * launch_.geometry.batch; i += 32) {
+      table()[i] = make_scales(launch_, stats_of(row_of(first, i)));
+    }
+    const int batch = launch_.geometry.batch;
+    if (kShort && lane_ < batch) pending_ = stats_of(row_of(first, 2 * batch + lane_));
   }
 
-  // A stage whose rows nobody reads any more gets those from `first` on, in turn.
-  __device__ void fetch(int64_t first, int stage) const {
+  // A stage whose rows nobody reads any more gets those from `first` on, in turn. The crew waits
+  // for the warp that does it: a piece of each tensor takes 30 instructions, not 90, by addresses
+  // that are kept.
+  __device__ void fetch(int64_t first, const Stage& stage) const {
     if (first >= launch_.problem.rows) return;
     const int64_t left = launch_.problem.rows - first;
-    const int count = static_cast<int>(min(left, static_cast<int64_t>(launch_.stage_rows)));
-    if (kPlain && ((launch_.x_packed && launch_.dy_packed) || launch_.stage_rows == 1)) {
-      const uint32_t bytes = count * row_bytes();
-      char* to = memory_ + rows_at_ + 2 * stage * launch_.stage_bytes;
-      if (lane_ == 0) {
-        expect_bytes(&full_[stage], 2 * bytes);
-        arrive(&full_[stage]);
-        bulk_copy(to, data<kRowX>(first), bytes, &full_[stage]);
-        bulk_copy(to + launch_.stage_bytes, data<kRowDy>(first), bytes, &full_[stage]);
-      }
+    const int count =
+        kShort ? static_cast<int>(min(left, static_cast<int64_t>(launch_.stage_rows))) : 1;
+    Barrier* full = &full_[stage.index];
+    if (kPlain && (!kShort || launch_.in_pieces)) {
+      if (lane_ != 0) return;
+      const uint32_t bytes = count * row_bytes_;
+      const RowsSource source = source_;
+      char* to = memory_ + stage.rows;
+      arrive_expecting(full, 2 * bytes);
+      bulk_copy(to, source.x, bytes, full);
+      bulk_copy(to + launch_.stage_bytes, source.dy, bytes, full);
+      source_ = {source.x + launch_.piece_stride[kRowX], source.dy + launch_.piece_stride[kRowDy]};
       return;
     }
-    if (kPlain && lane_ == 0) {
-      expect_bytes(&full_[stage], 2 * count * row_bytes());
-      arrive(&full_[stage]);
-    }
+    if (kPlain && lane_ == 0) arrive_expecting(full, 2 * count * row_bytes_);
     __syncwarp();
     copy_rows<kRowX>(first, count, stage);
     copy_rows<kRowDy>(first, count, stage);
     __syncwarp();
-    if (!kPlain && lane_ == 0) arrive(&full_[stage]);
+    if (!kPlain && lane_ == 0) arrive(full);
   }
-  // Loads that nobody waits for: they are stored a row later. One row per lane.
-  __device__ void load_statistics(int64_t first, int stage) {
-    pending_ = load(lane_ < launch_.stage_rows ? first + lane_ : launch_.problem.rows);
-    pending_stage_ = stage;
-  }
-  __device__ void store_statistics() {
-    const int rows = launch_.stage_rows;
-    if (pending_stage_ >= 0 && lane_ < rows) store(pending_, pending_stage_ * rows + lane_);
-    pending_stage_ = -1;
+  // The table has two batches of rows. When one is done, its place gets the one after the next, a
+  // row per lane. Its statistics were asked for a batch before: into registers where there are any
+  // left and batches are short, else into the cache. `first`: of the stage just read.
+  __device__ void describe(int64_t first, const Stage& stage) {
+    const int rows = launch_.stage_rows, batch = launch_.geometry.batch;
+    const int next = stage.scales + rows;
+    if ((next & (batch - 1)) != 0 || lane_ >= batch) return;
+    const int64_t later = row_of(first, rows + 2 * batch + lane_);
+    RowScales& place = table()[next - batch + lane_];
+    if constexpr (kShort) {
+      place = make_scales(launch_, pending_);
+      pending_ = stats_of(later);
+    } else {
+      place = make_scales(launch_, stats_of(row_of(first, rows + batch + lane_)));
+      if (later < launch_.problem.rows) prefetch_stats<kPlain>(launch_, later);
+    }
   }
 
  private:
-  __device__ RowStats load(int64_t row) const {
-    return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
+  __device__ RowScales* table() const { return reinterpret_cast<RowScales*>(memory_ + scales_at_); }
+  // Row i of this crew, counted from the stage that starts with row `first`.
+  __device__ int64_t row_of(int64_t first, int i) const {
+    const int rows = launch_.stage_rows;
+    return kShort ? first + i / rows * launch_.row_stride + i % rows
+                  : first + i * launch_.row_stride;
   }
-  __device__ void store(RowStats stats, int index) const {
-    if (launch_.problem.statistics == RowStatistics::kFromX) return;
-    reinterpret_cast<RowScales*>(memory_ + scales_at_)[index] = make_scales(launch_, stats);
+  __device__ RowStats stats_of(int64_t row) const {
+    return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
   }
 
   template <RowTensor kTensor>
@@ -124,29 +147,24 @@ class RowsRing {
     return static_cast<const T*>(all) + row_offset<kPlain>(launch_, kTensor, row) + column_;
   }
 
-  // Of this block's part.
-  __device__ uint32_t row_bytes() const {
-    const int64_t most = static_cast<int64_t>(launch_.geometry.block_units) * kUnit<T>;
-    return static_cast<uint32_t>(min(launch_.problem.cols - column_, most) * sizeof(T));
-  }
-
   template <RowTensor kTensor>
-  __device__ void copy_rows(int64_t first, int count, int stage) const {
-    const uint32_t bytes = row_bytes();
-    char* base = memory_ + rows_at_ + (2 * stage + kTensor) * launch_.stage_bytes;
+  __device__ void copy_rows(int64_t first, int count, const Stage& stage) const {
+    const uint32_t bytes = row_bytes_;
+    char* base = memory_ + stage.rows + kTensor * launch_.stage_bytes;
+    Barrier* full = &full_[stage.index];
     const bool packed = is_packed<kTensor>();
     const int runs = packed ? 1 : count;
     if constexpr (kPlain) {
 #pragma unroll 1
       for (int i = lane_; i < runs; i += 32) {
         bulk_copy(base + i * launch_.slot_bytes, data<kTensor>(first + i),
-                  packed ? bytes * count : bytes, &full_[stage]);
+                  packed ? bytes * count : bytes, full);
       }
     } else {
 #pragma unroll 1
       for (int i = 0; i < runs; ++i) {
         copy_run(base + i * launch_.slot_bytes, data<kTensor>(first + i),
-                 packed ? bytes * count : bytes, &full_[stage]);
+                 packed ? bytes * count : bytes, full);
       }
     }
   }
@@ -169,11 +187,12 @@ class RowsRing {
 
   const RowsLaunch& launch_;
   Barrier* const full_;
+  RowsSource& source_;
   char* const memory_;
   const int rows_at_, scales_at_;
-  RowStats pending_;
-  int pending_stage_ = -1;
-  const int64_t column_;  // the first one of this block
+  RowStats pending_;          // of the batch that is the next to be described; kShort
+  const int64_t column_;      // the first one of this block
+  const uint32_t row_bytes_;  // of this block's part
   const int lane_;
 };
 

@@ -38,6 +38,10 @@ __device__ int64_t row_offset(const RowsLaunch& launch, RowTensor tensor, int64_
 // the offsets of all rows: 8 * kRowTensors bytes for each.
 Status locate_rows(RowsLaunch& launch, int64_t* offsets, void* stream);
 
+__device__ inline bool has_mean(RowStatistics form) {
+  return form == RowStatistics::kMeanRstd || form == RowStatistics::kMeanVariance;
+}
+
 template <bool kPlain>
 __device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
   const RowsProblem& problem = launch.problem;
@@ -47,14 +51,25 @@ __device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
         dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[offset]); });
   };
   RowStats stats;
-  const RowStatistics form = problem.statistics;
-  if (form == RowStatistics::kMeanRstd || form == RowStatistics::kMeanVariance) {
+  if (has_mean(problem.statistics)) {
     stats.mean = load(problem.mean.dtype, launch.buffers.mean, kRowMean);
   }
-  if (form != RowStatistics::kFromX) {
+  if (problem.statistics != RowStatistics::kFromX) {
     stats.spread = load(problem.spread.dtype, launch.buffers.spread, kRowSpread);
   }
   return stats;
+}
+
+// Into the second-level cache.
+template <bool kPlain>
+__device__ void prefetch_stats(const RowsLaunch& launch, int64_t row) {
+  const RowsProblem& problem = launch.problem;
+  const auto fetch = [&](DType dtype, const void* data, RowTensor tensor) {
+    const auto size = static_cast<int64_t>(size_of(dtype));
+    prefetch(static_cast<const char*>(data) + row_offset<kPlain>(launch, tensor, row) * size);
+  };
+  if (has_mean(problem.statistics)) fetch(problem.mean.dtype, launch.buffers.mean, kRowMean);
+  fetch(problem.spread.dtype, launch.buffers.spread, kRowSpread);
 }
 
 // mean_square: of x, for the form that takes r from it.

@@ -31,7 +31,8 @@ struct Team {
         group(kShort ? lane / lanes : 0),
         position(kShort ? lane % lanes : warp % warps * 32 + lane),
         rank(kShort ? 0 : blockIdx.x % geometry.cluster),
-        slots_(geometry.warp_slots) {}
+        slots_(geometry.warp_slots),
+        block_slots_(geometry.block_slots(crew)) {}
 
   __device__ int threads() const { return lanes * warps; }
 
@@ -50,7 +51,7 @@ struct Team {
       total = {__shfl_sync(~0u, half, 0), __shfl_sync(~0u, half, 16)};
     } else {
       // Two in turn: nobody waits for the last readers.
-      RowSums* own = &shared.warps[sums % 2][crew * slots_];
+      RowSums* own = &shared.sums[sums % 2][crew * slots_];
       if (lane % 16 == 0) (second ? own[warp % warps].second : own[warp % warps].first) = half;
       sync_some(1 + crew, warps * 32);
       total = add_up(own, slots_);
@@ -93,29 +94,31 @@ struct Team {
     if constexpr (kCount == 1) {
       return *reinterpret_cast<const double2*>(terms);
     } else {
-      const double2 a = tree_sum<kCount / 2>(terms), b = tree_sum<kCount / 2>(terms + kCount / 2);
+      const double2 a = tree_sum<kCount / 2>(terms);
+      if constexpr (kCount >= 8) asm volatile("" ::: "memory");
+      const double2 b = tree_sum<kCount / 2>(terms + kCount / 2);
       return {a.x + b.x, a.y + b.y};
     }
   }
 
   // Each block sends its sums to all; 16 bytes from each end a phase.
   __device__ double2 cluster_sum(double2 own, uint32_t turn) {
-    Barrier* barrier = &shared.cluster[turn];
-    if (threadIdx.x == 0) {
-      expect_bytes(barrier, cluster * 16);
-      arrive(barrier);
-    }
-    if (warp == 0 && lane < cluster) {
-      RowSums* place = &shared.blocks[turn][rank];
+    Barrier* barrier = &shared.cluster[crew][turn];
+    RowSums* terms = &shared.sums[turn][block_slots_];
+    const bool first = warp % warps == 0;
+    if (first && lane == 0) arrive_expecting(barrier, cluster * 16);
+    if (first && lane < cluster) {
+      RowSums* place = &terms[rank];
       const SharedAddress remote_barrier = remote_address(barrier, lane);
       send(remote_address(&place->first, lane), own.x, remote_barrier);
       send(remote_address(&place->second, lane), own.y, remote_barrier);
     }
     wait(barrier, sums / 2 % 2);
-    return add_up(shared.blocks[turn], cluster);
+    return add_up(terms, cluster);
   }
 
-  int slots_;  // of a crew in shared.warps
+  int slots_;              // of a crew's warps in shared.sums
+  const int block_slots_;  // where those of its blocks begin
 };
 
 }  // namespace normgrad::cuda

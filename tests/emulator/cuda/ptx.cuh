@@ -62,6 +62,10 @@ inline void arrive(Barrier* barrier) {
 inline void expect_bytes(Barrier* barrier, uint32_t bytes) {
   change(barrier, [&](BarrierState& state) { state.bytes += static_cast<int32_t>(bytes); });
 }
+inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {
+  expect_bytes(barrier, bytes);
+  arrive(barrier);
+}
 inline void wait(Barrier* barrier, uint32_t parity) {
   for (;;) {
     BarrierState state;
@@ -81,6 +85,7 @@ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Barrier* barri
   });
 }
 
+inline void prefetch(const void*) {}
 inline void copy_async(SharedAddress to, const void* from) { std::memcpy(to, from, 16); }
 inline void wait_for_copies() {}
 

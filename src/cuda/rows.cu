@@ -32,6 +32,18 @@ bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides
   return aligned;
 }
 
+// Sets the bounds of a tensor.
+void bound(const RowsProblem& problem, const RowsProblem::LeadStrides& strides, const void* data,
+           const char*& low, const char*& high) {
+  const auto size = static_cast<int64_t>(size_of(problem.dtype));
+  low = static_cast<const char*>(data);
+  high = low + problem.cols * size;
+  for (int axis = 0; axis < problem.lead_rank; ++axis) {
+    const int64_t last = (problem.lead_extent[axis] - 1) * strides[axis] * size;
+    (last < 0 ? low : high) += last;
+  }
+}
+
 Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* workspace,
                    void* stream) {
   const RowsGeometry geometry = geometry_of(problem);
@@ -56,6 +68,8 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   launch.x_packed = packed(problem.x);
   launch.dy_packed = packed(problem.dy);
   launch.in_pieces = launch.stage_rows == 1 || (launch.x_packed && launch.dy_packed);
+  bound(problem, problem.x, buffers.x, launch.low[kRowX], launch.high[kRowX]);
+  bound(problem, problem.dy, buffers.dy, launch.low[kRowDy], launch.high[kRowDy]);
   launch.slot_bytes = slot_bytes(problem, geometry, plain);
   launch.stage_bytes = launch.slot_bytes * launch.stage_rows;
   launch.partials = static_cast<float*>(workspace);

@@ -20,8 +20,9 @@ struct RowsLaunch {
   int64_t row_stride = 0;   // from a row of a crew's stage to the same in its next stage
   int64_t ring_stride = 0;  // and after all stages
   bool in_pieces = false;   // of x and dy, one for each stage: plain, and packed or single rows
-  int64_t piece_stride[2] = {};  // bytes from one of a crew to its next, of x and of dy
-  int groups = 1;                // teams of a crew
+  const char *low[2] = {}, *high[2] = {};  // the first byte of x and of dy, and behind the last
+  int64_t piece_stride[2] = {};            // bytes from one of a crew to its next, of x and of dy
+  int groups = 1;                          // teams of a crew
   int stage_rows = 1;
   int slot_bytes = 0;         // of a row in a stage
   int stage_bytes = 0;        // of one tensor

@@ -163,25 +163,30 @@ class RowsRing {
     } else {
 #pragma unroll 1
       for (int i = 0; i < runs; ++i) {
-        copy_run(base + i * launch_.slot_bytes, data<kTensor>(first + i),
-                 packed ? bytes * count : bytes, full);
+        copy_run<kTensor>(base + i * launch_.slot_bytes, data<kTensor>(first + i),
+                          packed ? bytes * count : bytes, full);
       }
     }
   }
 
-  // Whole 16-byte pieces in bulk, what sticks out by elements: 8 lanes for each end.
+  // All 16-byte pieces that have some of a run, with what else lies in the first and the last; but
+  // nothing outside of the tensor: there its first and last elements are copied one by one, for
+  // which the whole crew waits.
+  template <RowTensor kTensor>
   __device__ void copy_run(char* slot, const T* data, uint32_t bytes, Barrier* full) const {
     const char* from = reinterpret_cast<const char*>(data);
-    char* to = slot + phase_of(data);
-    const uint32_t head = min(bytes, (16 - phase_of(data)) % 16), body = (bytes - head) / 16 * 16;
-    if (lane_ == 0 && body > 0) {
-      expect_bytes(full, body);
-      bulk_copy(to + head, from + head, body, full);
+    const char* first = from - phase_of(data);
+    const uint32_t end = phase_of(data) + bytes, pieces = (end + 15) / 16 * 16;
+    const bool head = first<launch_.low[kTensor], tail = first + pieces> launch_.high[kTensor];
+    const uint32_t begin = head ? 16 : 0, stop = tail ? pieces - 16 : pieces;
+    if (lane_ == 0 && begin < stop) {
+      expect_bytes(full, stop - begin);
+      bulk_copy(slot + begin, first + begin, stop - begin, full);
     }
-    const bool tail = lane_ >= 8;
-    const uint32_t at = (tail ? head + body : 0) + lane_ % 8 * sizeof(T);
-    if (lane_ < 16 && at < (tail ? bytes : head)) {
-      *reinterpret_cast<T*>(to + at) = *reinterpret_cast<const T*>(from + at);
+    if (!head && !tail) return;
+    const uint32_t at = (lane_ < 8 ? 0 : pieces - 16) + lane_ % 8 * sizeof(T);
+    if (lane_ < 16 && (lane_ < 8 ? head : tail) && at >= phase_of(data) && at < end) {
+      *reinterpret_cast<T*>(slot + at) = *reinterpret_cast<const T*>(first + at);
     }
   }
 

@@ -164,7 +164,7 @@ MUTANTS = [
     ("cuda_rows_keep_chunks", "src/cuda/rows_columns.cuh",
      "*chunk(i) += dgamma_[i];\n      dgamma_[i] = 0;", "*chunk(i) += dgamma_[i];"),
     ("cuda_rows_a_slice_is_lost", "src/cuda/rows_columns.cuh",
-     "for (int slice = 0; slice < slices; ++slice)", "for (int slice = 1; slice < slices; ++slice)"),
+     "for (int n = 0; n < slices; ++n)", "for (int n = 1; n < slices; ++n)"),
     ("cuda_rows_described_too_early", "src/cuda/rows_ring.cuh",
      "stats_of(row_of(first, rows + batch + lane_))", "stats_of(row_of(first, rows + lane_))"),
     ("cuda_parts_lost", "src/cuda/finish.cu",

@@ -30,8 +30,8 @@ class RowsColumns {
 
   __device__ void clear() const {
     if (!launch_.geometry.chunked) return;
-#pragma unroll 1
-    for (int i = 0; i < (kRms ? 1 : 2) * kColumns; ++i) *chunk(i) = 0;
+#pragma unroll 8
+    for (int i = 0; i < kKinds * kColumns; ++i) *chunk(i) = 0;
   }
 
   // A term of this thread's column i: for dgamma a product.
@@ -98,36 +98,51 @@ class RowsColumns {
         with_chunks(chunk + i + 2, sums[i + 2]), with_chunks(chunk + i + 3, sums[i + 3])};
   }
 
-  // Four neighbouring columns per thread, over all teams; where there are fewer such groups than
-  // threads, over some of the teams, and then over these slices.
-  __device__ void add_teams(int part, const float* memory, int teams, int pitch) const {
-    const int threads = launch_.geometry.threads(), per_kind = (count + 3) / 4;
-    const int groups = kKinds * per_kind, slices = min(max(threads / groups, 1), teams);
-    double* partial =
-        reinterpret_cast<double*>(const_cast<float*>(memory) + kKinds * teams * pitch);
-#pragma unroll 2
-    for (int i = threadIdx.x; i < groups * slices; i += threads) {
-      const int slice = i / groups, group = i % groups;
-      const int kind = group / per_kind, c = group % per_kind * 4;
-      const float* terms = memory + kind * teams * pitch + c;
+  // Four neighbouring columns per thread, over all teams. Where that leaves threads without work,
+  // they share the teams: slices of the block, whose sums are added in the end.
+  __device__ void add_teams(int part, float* memory, int teams, int pitch) const {
+    const int threads = launch_.geometry.threads(), fours = (count + 3) / 4;
+    const int shift = launch_.slice_shift, slices = threads >> shift;
+    const auto sum = [&](int kind, int i, int first, int step) {
+      const float* terms = memory + kind * teams * pitch;
       Four four;
 #pragma unroll 4
-      for (int team = slice; team < teams; team += slices) {
-        four.add(*reinterpret_cast<const float4*>(terms + team * pitch));
+      for (int team = first; team < teams; team += step) {
+        four.add(reinterpret_cast<const float4*>(terms + team * pitch)[i]);
       }
-      if (slices == 1) {
-        put(part, kind, c, four);
-      } else {
-        for (int k = 0; k < 4; ++k) partial[4 * i + k] = four.sums[k];
+      return four;
+    };
+    if (slices <= 1) {
+#pragma unroll
+      for (int kind = 0; kind < kKinds; ++kind) {
+#pragma unroll 2
+        for (int i = threadIdx.x; i < fours; i += threads)
+          put(part, kind, 4 * i, sum(kind, i, 0, 1));
+      }
+      return;
+    }
+    // By kind and column of a four, by slice, by four.
+    double* sums = reinterpret_cast<double*>(memory + kKinds * teams * pitch);
+    const int width = 1 << shift, slice = static_cast<int>(threadIdx.x) >> shift;
+    const int own = static_cast<int>(threadIdx.x) & (width - 1);
+    if (own < fours && slice < slices) {
+#pragma unroll
+      for (int kind = 0; kind < kKinds; ++kind) {
+        const Four four = sum(kind, own, slice, slices);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          sums[(kind * 4 + k) * slices * width + threadIdx.x] = four.sums[k];
       }
     }
-    if (slices == 1) return;
     __syncthreads();
-    for (int i = threadIdx.x; i < 4 * groups; i += threads) {
-      double sum = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kKinds * 4 * width; i += threads) {
+      const int which = i >> shift, four = i & (width - 1);
+      if (four >= fours) continue;
+      double total = 0;
 #pragma unroll 4
-      for (int slice = 0; slice < slices; ++slice) sum += partial[4 * groups * slice + i];
-      put(part, i / 4 / per_kind, i % (4 * per_kind), sum);
+      for (int n = 0; n < slices; ++n) total += sums[(which * slices + n) * width + four];
+      put(part, which / 4, 4 * four + which % 4, total);
     }
   }
 

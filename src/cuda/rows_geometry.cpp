@@ -82,12 +82,13 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   const int described = geometry.crews * 2 * geometry.batch;
   gamma_at = aligned(sizeof(RowsShared));
   scales_at = aligned(gamma_at + 4 * unit * geometry.team_units());
-  chunks_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * described);
+  places_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * described);
+  chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows));
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
   ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or two floats per sum and four doubles per thread when it is done.
+  // The ring, or a float per sum and four doubles per thread and kind when it is done.
   bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain),
-                             4 * kinds * sums + 32 * geometry.threads());
+                             kinds * (4 * sums + 32 * geometry.threads()));
 }
 
 }  // namespace normgrad::cuda

@@ -26,6 +26,13 @@ struct alignas(16) RowsSource {
   const char *x = nullptr, *dy = nullptr;
 };
 
+// Of a row in a stage: where x and dy are in shared memory, and dx in the tensor. Kept for rows
+// that are not plain.
+struct alignas(16) RowPlace {
+  int x = 0, dy = 0;
+  void* dx = nullptr;
+};
+
 // At the start of shared memory. The integers are barriers.
 struct RowsShared {
   // Of each warp of each crew, then of each block of the cluster for each crew, for rows in turn;
@@ -86,7 +93,7 @@ int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool pl
 struct RowsMemory {
   static constexpr int kMost = 227 * 1024;
   RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain);
-  int gamma_at, scales_at, chunks_at, ring_at, bytes;
+  int gamma_at, scales_at, places_at, chunks_at, ring_at, bytes;
 };
 
 }  // namespace normgrad::cuda

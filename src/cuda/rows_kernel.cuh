@@ -34,7 +34,7 @@ class RowsWork {
         gamma_(launch, memory),
         columns_(launch, memory, team_),
         ring_(launch, memory, team_, columns_.count),
-        dx_(static_cast<T*>(launch.buffers.dx) + columns_.first),
+        dx_(kPlain ? static_cast<T*>(launch.buffers.dx) + columns_.first : nullptr),
         fetches_(team_.warp % team_.warps == 0),
         describes_((team_.warp + 1) % team_.warps == 0 &&
                    problem_.statistics != RowStatistics::kFromX) {}
@@ -47,7 +47,7 @@ class RowsWork {
     columns_.clear();
     gamma_.load(launch_, columns_.first, columns_.count);
     __syncthreads();
-    auto stage = ring_.first_stage();
+    Stage stage;
     if (kPlain) dx_ += first * launch_.strides[kRowDx];
 #pragma unroll 1
     for (; first < problem_.rows; first += launch_.row_stride) {
@@ -85,8 +85,8 @@ class RowsWork {
   __device__ __forceinline__ void work(int64_t first, int slot, const Stage& stage, bool last) {
     const int64_t row = first + slot;
     bool there = !kShort || row < problem_.rows;
-    const char* x_row = ring_.template row<kRowX>(first, there ? slot : 0, stage);
-    const char* dy_row = ring_.template row<kRowDy>(first, there ? slot : 0, stage);
+    const RowPlace place = ring_.place(stage, there ? slot : 0);
+    const char *x_row = memory_ + place.x, *dy_row = memory_ + place.dy;
     const RowScales scales = ring_.scales(stage, slot);
     const int nth = kShort ? rows_++ : stage.scales;
     const float mean = there ? scales.mean : 0;
@@ -118,9 +118,8 @@ class RowsWork {
       }
     }
     if (kShort && !there) scalars = {};
-    T* dx_row = dx_;
+    T* dx_row = kPlain ? dx_ : static_cast<T*>(place.dx);
     if (kPlain && kShort) dx_row += slot * launch_.strides[kRowDx];
-    if (!kPlain && there) dx_row += row_offset<kPlain>(launch_, kRowDx, row);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
       const uint4 dx_unit = grads(j, centred[j], dy[j], scalars);

@@ -26,10 +26,11 @@ struct RowsLaunch {
   int stage_rows = 1;
   int slot_bytes = 0;         // of a row in a stage
   int stage_bytes = 0;        // of one tensor
+  int slice_shift = 0;        // log2 of the threads that add up the columns of a block once
   float* partials = nullptr;  // parts x {dgamma, dbeta} x padded columns
   int64_t padded_cols = 0;
   // Offsets in shared memory.
-  int gamma_at = 0, scales_at = 0, chunks_at = 0, ring_at = 0;
+  int gamma_at = 0, scales_at = 0, places_at = 0, chunks_at = 0, ring_at = 0;
 };
 
 // plain: rows of x, dy and dx are evenly spaced, all start at multiples of 16 bytes and have whole

@@ -22,39 +22,35 @@ class RowsRing {
         rows_at_(launch.ring_at + team.crew * launch.geometry.stages * 2 * launch.stage_bytes),
         scales_at_(launch.scales_at +
                    team.crew * 2 * launch.geometry.batch * static_cast<int>(sizeof(RowScales))),
+        places_at_(launch.places_at + team.crew * launch.geometry.stages * launch.stage_rows *
+                                          static_cast<int>(sizeof(RowPlace))),
         column_(static_cast<int64_t>(team.rank) * launch.geometry.block_units * kUnit<T>),
         row_bytes_(columns * static_cast<int>(sizeof(T))),
         lane_(team.lane) {}
 
-  // A stage in use: where its rows are in shared memory, and its place in the table of scales.
+  // A stage in use.
   struct Stage {
-    int index = 0;
-    uint32_t parity = 0;
-    int rows = 0, scales = 0;
+    uint32_t turn = 0;  // twice its index, and the parity of its barrier's phase
+    int scales = 0;     // its place in the table
+    __device__ int index() const { return static_cast<int>(turn / 2); }
   };
-  __device__ Stage first_stage() const { return {0, 0, rows_at_, 0}; }
-  __device__ void wait_for(const Stage& stage) const { wait(&full_[stage.index], stage.parity); }
+  __device__ void wait_for(const Stage& stage) const {
+    wait(&full_[stage.index()], stage.turn % 2);
+  }
   __device__ const RowScales& scales(const Stage& stage, int slot) const {
     return table()[stage.scales + slot];
   }
   __device__ void advance(Stage& stage) const {
-    stage.rows += 2 * launch_.stage_bytes;
     stage.scales = (stage.scales + launch_.stage_rows) & (2 * launch_.geometry.batch - 1);
-    if (++stage.index < launch_.geometry.stages) return;
-    stage.index = 0;
-    stage.parity ^= 1;
-    stage.rows = rows_at_;
+    stage.turn += 2;
+    if (stage.index() == launch_.geometry.stages) stage.turn = ~stage.turn % 2;
   }
 
-  // Where a row of a stage starts; `first` is the first row there.
-  template <RowTensor kTensor>
-  __device__ const char* row(int64_t first, int slot, const Stage& stage) const {
-    const char* base = memory_ + stage.rows + kTensor * launch_.stage_bytes;
-    if constexpr (kPlain) return base + slot * launch_.slot_bytes;
-    const bool packed = is_packed<kTensor>();
-    const int pitch =
-        packed ? static_cast<int>(launch_.problem.cols * sizeof(T)) : launch_.slot_bytes;
-    return base + slot * pitch + phase_of(data<kTensor>(packed ? first : first + slot));
+  // Where a row of a stage is.
+  __device__ RowPlace place(const Stage& stage, int slot) const {
+    if constexpr (!kPlain) return places(stage)[slot];
+    const int x = rows_at(stage) + slot * launch_.slot_bytes;
+    return {x, x + launch_.stage_bytes, nullptr};
   }
 
   // All stages, before the first row. Rows are fetched by one warp of the crew, described by
@@ -64,7 +60,7 @@ class RowsRing {
       source_ = {reinterpret_cast<const char*>(data<kRowX>(first)),
                  reinterpret_cast<const char*>(data<kRowDy>(first))};
     }
-    auto stage = first_stage();
+    Stage stage;
 #pragma unroll 1
     for (int i = 0; i < launch_.geometry.stages; ++i) {
       fetch(first + i * launch_.row_stride, stage);
@@ -88,12 +84,12 @@ class RowsRing {
     const int64_t left = launch_.problem.rows - first;
     const int count =
         kShort ? static_cast<int>(min(left, static_cast<int64_t>(launch_.stage_rows))) : 1;
-    Barrier* full = &full_[stage.index];
+    Barrier* full = &full_[stage.index()];
     if (kPlain && (!kShort || launch_.in_pieces)) {
       if (lane_ != 0) return;
       const uint32_t bytes = count * row_bytes_;
       const RowsSource source = source_;
-      char* to = memory_ + stage.rows;
+      char* to = memory_ + rows_at(stage);
       arrive_expecting(full, 2 * bytes);
       bulk_copy(to, source.x, bytes, full);
       bulk_copy(to + launch_.stage_bytes, source.dy, bytes, full);
@@ -101,6 +97,12 @@ class RowsRing {
       return;
     }
     if (kPlain && lane_ == 0) arrive_expecting(full, 2 * count * row_bytes_);
+    if (!kPlain && lane_ < count) {
+      const int64_t row = first + lane_;
+      places(stage)[lane_] = {
+          find<kRowX>(first, stage), find<kRowDy>(first, stage),
+          static_cast<T*>(launch_.buffers.dx) + column_ + row_offset<kPlain>(launch_, kRowDx, row)};
+    }
     __syncwarp();
     copy_rows<kRowX>(first, count, stage);
     copy_rows<kRowDy>(first, count, stage);
@@ -126,6 +128,21 @@ class RowsRing {
   }
 
  private:
+  __device__ int rows_at(const Stage& stage) const {
+    return rows_at_ + stage.index() * 2 * launch_.stage_bytes;
+  }
+  __device__ RowPlace* places(const Stage& stage) const {
+    return reinterpret_cast<RowPlace*>(memory_ + places_at_) + stage.index() * launch_.stage_rows;
+  }
+  // Where the row of this lane starts in shared memory; `first` is the first one in the stage.
+  template <RowTensor kTensor>
+  __device__ int find(int64_t first, const Stage& stage) const {
+    const bool packed = is_packed<kTensor>();
+    const int pitch =
+        packed ? static_cast<int>(launch_.problem.cols * sizeof(T)) : launch_.slot_bytes;
+    return rows_at(stage) + kTensor * launch_.stage_bytes + lane_ * pitch +
+           static_cast<int>(phase_of(data<kTensor>(packed ? first : first + lane_)));
+  }
   __device__ RowScales* table() const { return reinterpret_cast<RowScales*>(memory_ + scales_at_); }
   // Row i of this crew, counted from the stage that starts with row `first`.
   __device__ int64_t row_of(int64_t first, int i) const {
@@ -150,8 +167,8 @@ class RowsRing {
   template <RowTensor kTensor>
   __device__ void copy_rows(int64_t first, int count, const Stage& stage) const {
     const uint32_t bytes = row_bytes_;
-    char* base = memory_ + stage.rows + kTensor * launch_.stage_bytes;
-    Barrier* full = &full_[stage.index];
+    char* base = memory_ + rows_at(stage) + kTensor * launch_.stage_bytes;
+    Barrier* full = &full_[stage.index()];
     const bool packed = is_packed<kTensor>();
     const int runs = packed ? 1 : count;
     if constexpr (kPlain) {
@@ -194,7 +211,7 @@ class RowsRing {
   Barrier* const full_;
   RowsSource& source_;
   char* const memory_;
-  const int rows_at_, scales_at_;
+  const int rows_at_, scales_at_, places_at_;
   RowStats pending_;          // of the batch that is the next to be described; kShort
   const int64_t column_;      // the first one of this block
   const uint32_t row_bytes_;  // of this block's part

@@ -17,16 +17,14 @@ class RowsColumns {
 
   template <class Team>
   __device__ RowsColumns(const RowsLaunch& launch, char* memory, const Team& team)
-      : first(static_cast<int64_t>(team.rank) * launch.geometry.block_units * kE),
-        count(static_cast<int>(min(launch.problem.cols - first,
-                                   static_cast<int64_t>(launch.geometry.block_units) * kE))),
+      : first(static_cast<int>(team.rank) * launch.geometry.block_units * kE),
+        count(min(static_cast<int>(launch.problem.cols) - first, launch.geometry.block_units * kE)),
         launch_(launch),
         chunks_(reinterpret_cast<float*>(memory + launch.chunks_at) + threadIdx.x),
         position_(team.position),
         width_(team.threads()) {}
 
-  const int64_t first;  // column of this block
-  const int count;
+  const int first, count;  // columns of this block
 
   __device__ void clear() const {
     if (!launch_.geometry.chunked) return;

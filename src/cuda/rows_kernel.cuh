@@ -70,23 +70,22 @@ class RowsWork {
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
 
-  // Unit u of a row that starts at `row` in shared memory; zeros for a row that is not there.
-  // Beyond the end of the row gamma is 0, and x and dy are any others of the row.
-  __device__ uint4 load(const char* row, int u, bool there) const {
+  // Unit u of a row in shared memory; zeros for a row that is not there. Units beyond the end of
+  // the row are any others of it: gamma is 0 there.
+  __device__ uint4 load(int row, int u, bool there) const {
     if (kShort && !there) return {0, 0, 0, 0};
-    if constexpr (kPlain) {
-      return *reinterpret_cast<const uint4*>(row + 16 * min(u, columns_.count / kE - 1));
-    }
-    if (u * kE >= columns_.count) return {0, 0, 0, 0};
-    return load_shifted<T>(row + u * 16, columns_.count - u * kE);
+    const int at = row + 16 * min(u, (columns_.count - 1) / kE);
+    return kPlain ? *reinterpret_cast<const uint4*>(memory_ + at) : load_shifted<T>(memory_, at);
   }
 
   // One row; `last` in its stage.
   __device__ __forceinline__ void work(int64_t first, int slot, const Stage& stage, bool last) {
+    // What follows from it is worked out anew for each row: kept in registers, it would spill
+    // others.
+    asm volatile("" : "+r"(team_.position));
     const int64_t row = first + slot;
     bool there = !kShort || row < problem_.rows;
     const RowPlace place = ring_.place(stage, there ? slot : 0);
-    const char *x_row = memory_ + place.x, *dy_row = memory_ + place.dy;
     const RowScales scales = ring_.scales(stage, slot);
     const int nth = kShort ? rows_++ : stage.scales;
     const float mean = there ? scales.mean : 0;
@@ -94,8 +93,12 @@ class RowsWork {
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      unpack<T>(load(x_row, unit(j), there), centred[j]);
-      unpack<T>(load(dy_row, unit(j), there), dy[j]);
+      unpack<T>(load(place.x, unit(j), there), centred[j]);
+      unpack<T>(load(place.dy, unit(j), there), dy[j]);
+      if (!kPlain && unit(j) * kE + kE > columns_.count) {  // the row's last, with more behind it
+        clear_from<T>(columns_.count - unit(j) * kE, centred[j]);
+        clear_from<T>(columns_.count - unit(j) * kE, dy[j]);
+      }
       float2 unit_sums = look(unit(j), mean, centred[j], dy[j]);
       if (kRms && unit(j) * kE >= columns_.count) unit_sums.x = 0;
       sums = j == 0 ? double2{unit_sums.x, unit_sums.y}

@@ -24,7 +24,7 @@ class RowsRing {
                    team.crew * 2 * launch.geometry.batch * static_cast<int>(sizeof(RowScales))),
         places_at_(launch.places_at + team.crew * launch.geometry.stages * launch.stage_rows *
                                           static_cast<int>(sizeof(RowPlace))),
-        column_(static_cast<int64_t>(team.rank) * launch.geometry.block_units * kUnit<T>),
+        column_(static_cast<int>(team.rank) * launch.geometry.block_units * kUnit<T>),
         row_bytes_(columns * static_cast<int>(sizeof(T))),
         lane_(team.lane) {}
 
@@ -213,7 +213,7 @@ class RowsRing {
   char* const memory_;
   const int rows_at_, scales_at_, places_at_;
   RowStats pending_;          // of the batch that is the next to be described; kShort
-  const int64_t column_;      // the first one of this block
+  const int column_;          // the first one of this block
   const uint32_t row_bytes_;  // of this block's part
   const int lane_;
 };

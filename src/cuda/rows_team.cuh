@@ -15,7 +15,7 @@ struct Team {
   const int warp, lane;  // in the block, in the warp
   const int crew;        // of this warp, in the block
   const int group;       // of this lane's team in the crew
-  const int position;    // of this thread in its team
+  int position;          // of this thread in its team
   const uint32_t rank;   // of this block in its cluster
   uint32_t sums = 0;     // made so far
 

@@ -31,26 +31,26 @@ __device__ inline uint4 extract(const uint4& low, const uint4& high, uint32_t by
   }
 }
 
-// From shared memory, with up to 3 bytes around what is asked for; zeros from element `count` on.
-// By words, though four lanes meet in a bank: to pick them from two aligned units takes 20
-// instructions more.
+// From shared memory at an offset from a multiple of 4 bytes, with up to 3 bytes around what is
+// asked for. By words, though four lanes meet in a bank: to pick them from two aligned units takes
+// 20 instructions more.
 template <class T>
-__device__ uint4 load_shifted(const char* from, int count) {
-  const uint32_t phase = phase_of(from) % 4;
-  const uint32_t* pieces = reinterpret_cast<const uint32_t*>(from - phase);
-  uint32_t words[4];
+__device__ uint4 load_shifted(const char* memory, int offset) {
+  const uint32_t* pieces = reinterpret_cast<const uint32_t*>(memory + (offset & ~3));
+  if constexpr (sizeof(T) == 4) return {pieces[0], pieces[1], pieces[2], pieces[3]};
+  const int bits = (offset & 3) * 8;
+  const uint32_t last = pieces[4];
+  return {__funnelshift_r(pieces[0], pieces[1], bits), __funnelshift_r(pieces[1], pieces[2], bits),
+          __funnelshift_r(pieces[2], pieces[3], bits), __funnelshift_r(pieces[3], last, bits)};
+}
+
+// Zeros from an element on.
+template <class T>
+__device__ void clear_from(int first, float (&values)[kUnit<T>]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = sizeof(T) == 4 ? pieces[i] : __funnelshift_r(pieces[i], pieces[i + 1], phase * 8);
+  for (int e = 0; e < kUnit<T>; ++e) {
+    if (e >= first) values[e] = 0;
   }
-  if (count < kUnit<T>) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int left = (count - i * kUnit<T> / 4) * static_cast<int>(sizeof(T));  // bytes
-      if (left < 4) words[i] &= left <= 0 ? 0u : 0xFFFFu;
-    }
-  }
-  return {words[0], words[1], words[2], words[3]};
 }
 
 // Unit u of a row of `columns` elements at any address. Neighbouring lanes of a group of `lanes`

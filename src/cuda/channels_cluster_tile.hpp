@@ -26,10 +26,16 @@ struct Tile {
   int threads;  // lines * width and what lacks to whole warps
   int runs;     // samples * pieces
   double inverse_count;
+  // Quotients of the small numbers that threads divide by these: n * inverse >> 24.
+  uint32_t inverse_width, inverse_pieces, inverse_length;
 
   constexpr int cells() const { return lines * width; }
   constexpr int64_t data_bytes() const { return int64_t{2} * 16 * steps * cells(); }
 };
+
+inline uint32_t inverse_of(int64_t divisor) {
+  return static_cast<uint32_t>((1 << 24) / divisor + 1);
+}
 
 // threads = 0: a group of that many channels does not fit `most` bytes.
 inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, int64_t most) {
@@ -51,7 +57,10 @@ inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, i
                      static_cast<int>(steps),
                      static_cast<int>(ceil(lines * width, 32) * 32),
                      static_cast<int>(runs),
-                     1 / static_cast<double>(problem.samples * problem.length)};
+                     1 / static_cast<double>(problem.samples * problem.length),
+                     inverse_of(width),
+                     inverse_of(pieces),
+                     inverse_of(problem.length)};
   return tile.data_bytes() <= most ? tile : Tile{};
 }
 

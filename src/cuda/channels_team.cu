@@ -62,13 +62,33 @@ __device__ void send_sums(Sums* to, const Sums& sums) {
   };
   store_relaxed(reinterpret_cast<Words*>(to), {bits(sums.dy), bits(sums.dy_t)});
 }
-__device__ Sums receive_sums(const Sums* from) {
-  Words words;
+// The sums of a team's blocks, a lane's in order. All are asked for at once and again until the
+// last is there: a trip takes a microsecond where memory is busy.
+__device__ Sums receive_sums(const Sums* team, int blocks) {
+  constexpr int kMost = Deal::kBlocks / 32;
+  const int lane = threadIdx.x % 32;
+  Words words[kMost];
+  bool waits;
   do {
-    words = load_relaxed(reinterpret_cast<const Words*>(from));
-  } while (words.first == kNothing || words.second == kNothing);
-  return {__longlong_as_double(static_cast<long long>(words.first)),
-          __longlong_as_double(static_cast<long long>(words.second))};
+    waits = false;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int block = lane + 32 * i;
+      words[i] =
+          block < blocks ? load_relaxed(reinterpret_cast<const Words*>(team + block)) : Words{};
+    }
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      waits = waits || words[i].first == kNothing || words[i].second == kNothing;
+    }
+  } while (waits);
+  Sums sums;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    sums.add({__longlong_as_double(static_cast<long long>(words[i].first)),
+              __longlong_as_double(static_cast<long long>(words[i].second))});
+  }
+  return sums;
 }
 
 // A warp's chunk of a channel, the same in each.
@@ -84,7 +104,7 @@ struct Board {
   Piece pieces[kWarps][kMostSlots];
   Centring centring[kRounds];
   Sums sums[kRounds][kWarps];
-  Channel channel[kRounds];
+  Finished channel[kRounds];
   Sums scratch[kWarps];
 };
 
@@ -250,7 +270,7 @@ struct Worker : Part<T> {
     for (int round = 0; round < rounds; ++round) {
       for (; free > 0 && rounds > adds.round; --free, adds.advance(deal)) add(adds, sums);
       wait(&this->board.known[round % kRounds], round / kRounds & 1);
-      const Channel& channel = this->board.channel[round % kRounds];
+      const Finished& channel = this->board.channel[round % kRounds];
       const DxScalars scalars = channel.scalars;
       const bool wide = channel.wide;
       for (int i = 0; i < deal.share; ++i, ++free, writes.advance(deal)) {
@@ -287,7 +307,7 @@ __device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exch
   Board& board = part.board;
   const int lane = threadIdx.x % 32, place = round % kRounds;
   const int64_t c = part.channel_of(round);
-  const Prepared prepared = prepare_channel(part.problem, givens.now);
+  const Factors factors = factors_of(part.problem, givens.now, part.deal.inverse_count);
   const Centring later = centring_of(part.problem, givens.next);
   givens = {givens.next, given_of(part, round + 2 * kCarriers)};
   wait(&board.summed[place], round / kRounds & 1);
@@ -295,19 +315,16 @@ __device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exch
   if (part.deal.blocks > 1) {
     Sums* team = exchange + c * part.deal.blocks;
     if (lane == 0) send_sums(&team[part.rank], sums);
-    sums = {};
-    for (int block = lane; block < part.deal.blocks; block += 32) {
-      sums.add(receive_sums(&team[block]));
-    }
-    sums = warp_sum(sums);
+    sums = warp_sum(receive_sums(team, part.deal.blocks));
   }
   if (lane != 0) return;
   // Every warp is done with the round before this one, whose place it takes, and waits for this
   // one's scalars before it comes to its own.
   board.centring[(round + kCarriers) % kRounds] = later;
-  board.channel[place] = finish_channel(part.problem, part.buffers, c, prepared, sums,
-                                        part.deal.inverse_count, part.rank == 0);
+  const Finished channel = finish_channel(part.problem, factors, sums);
+  board.channel[place] = channel;
   arrive(&board.known[place]);
+  if (part.rank == 0 && !channel.wide) store_sums(part.problem, part.buffers, c, factors, sums);
 }
 
 template <class T>

@@ -26,6 +26,11 @@ bool suits_teams(const ChannelsProblem& problem) {
          (deal.blocks > 1 && deal.fits_twice() && (tile.blocks == 0 || tile.blocks > 8));
 }
 
+// A block of channels_resident has at least 64 bytes of a row, or threads without any.
+bool fills_units(const ChannelsProblem& problem) {
+  return problem.channels * static_cast<int64_t>(size_of(problem.dtype)) >= 64;
+}
+
 }  // namespace
 
 Status check_fused(const char* kernel, const ChannelsProblem& problem) {
@@ -40,6 +45,7 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem) {
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
   if (!check_fused("", problem).ok()) return choose_channels_two_pass(problem, kernel);
   if (choose_channels_columns(problem, kernel).ok()) return {};
+  if (fills_units(problem) && choose_channels_resident(problem, kernel).ok()) return {};
   if (suits_teams(problem) && choose_channels_team(problem, kernel).ok()) return {};
   if (choose_channels_cluster(problem, kernel).ok()) return {};
   return choose_channels_two_pass(problem, kernel);

@@ -20,6 +20,7 @@
 // lanes, a block's warps, the team's blocks. Chunks and teams follow from shape and dtype.
 #include <cooperative_groups.h>
 
+#include "cuda/channel_exchange.cuh"
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_team_deal.hpp"
@@ -51,44 +52,6 @@ Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
   };
   return {whole(buffers.x, problem.x), whole(buffers.dy, problem.dy),
           whole(buffers.dx, problem.dx)};
-}
-
-// Neither sum is ever this NaN: those that arithmetic makes are replaced by another.
-constexpr unsigned long long kNothing = ~0ull;
-
-__device__ void send_sums(Sums* to, const Sums& sums) {
-  const auto bits = [](double value) -> unsigned long long {
-    return isnan(value) ? 0x7FF8000000000000ll : __double_as_longlong(value);
-  };
-  store_relaxed(reinterpret_cast<Words*>(to), {bits(sums.dy), bits(sums.dy_t)});
-}
-// The sums of a team's blocks, a lane's in order. All are asked for at once and again until the
-// last is there: a trip takes a microsecond where memory is busy.
-__device__ Sums receive_sums(const Sums* team, int blocks) {
-  constexpr int kMost = Deal::kBlocks / 32;
-  const int lane = threadIdx.x % 32;
-  Words words[kMost];
-  bool waits;
-  do {
-    waits = false;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int block = lane + 32 * i;
-      words[i] =
-          block < blocks ? load_relaxed(reinterpret_cast<const Words*>(team + block)) : Words{};
-    }
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      waits = waits || words[i].first == kNothing || words[i].second == kNothing;
-    }
-  } while (waits);
-  Sums sums;
-#pragma unroll
-  for (int i = 0; i < kMost; ++i) {
-    sums.add({__longlong_as_double(static_cast<long long>(words[i].first)),
-              __longlong_as_double(static_cast<long long>(words[i].second))});
-  }
-  return sums;
 }
 
 // A warp's chunk of a channel, the same in each.
@@ -315,7 +278,7 @@ __device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exch
   if (part.deal.blocks > 1) {
     Sums* team = exchange + c * part.deal.blocks;
     if (lane == 0) send_sums(&team[part.rank], sums);
-    sums = warp_sum(receive_sums(team, part.deal.blocks));
+    sums = receive_sums(team, part.deal.blocks);
   }
   if (lane != 0) return;
   // Every warp is done with the round before this one, whose place it takes, and waits for this
@@ -336,13 +299,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* slots = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x < kWarps * kMostSlots) init_barrier(&board.full[0][threadIdx.x], 1);
-  if (threadIdx.x < kRounds) {
-    init_barrier(&board.summed[threadIdx.x], kWarps);
-    init_barrier(&board.known[threadIdx.x], 1);
-  }
-  fence_barrier_init();
-  __syncthreads();
   const Part<T> part = {problem,
                         buffers,
                         deal,
@@ -355,12 +311,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Worker<T> worker(part);
   Givens givens = {};
   Turn loads;
+  // Each warp sets up its own barriers and loads at once: an init takes a lane's turn.
   if (warp < kWarps) {
+    if (worker.lane < deal.slots) init_barrier(&board.full[warp][worker.lane], 1);
+    fence_barrier_init();
     worker.note_pieces();
     for (int i = 0; i < deal.slots && rounds > loads.round; ++i, loads.advance(deal)) {
       worker.load(loads);
     }
   } else {
+    if (warp == kWarps && worker.lane < kRounds) {
+      init_barrier(&board.summed[worker.lane], kWarps);
+      init_barrier(&board.known[worker.lane], 1);
+    }
     givens = {given_of(part, warp - kWarps), given_of(part, warp - kWarps + kCarriers)};
     board.centring[warp - kWarps] = centring_of(problem, givens.now);
     const double nothing = __longlong_as_double(static_cast<long long>(kNothing));

@@ -23,20 +23,24 @@ __device__ inline void send_sums(Sums* to, const Sums& sums) {
 __device__ inline Sums receive_sums(const Sums* places, int parts) {
   constexpr int kMost = kMostParts / 32;
   const int lane = threadIdx.x % 32;
+  const auto is_missing = [](const Words& words) {
+    return words.first == kNothing || words.second == kNothing;
+  };
   Words words[kMost];
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    words[i] = lane + 32 * i < parts ? Words{kNothing, kNothing} : Words{};
+  }
   bool waits;
   do {
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (!is_missing(words[i])) continue;
+      words[i] = load_relaxed(reinterpret_cast<const Words*>(places + lane + 32 * i));
+    }
     waits = false;
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int part = lane + 32 * i;
-      words[i] =
-          part < parts ? load_relaxed(reinterpret_cast<const Words*>(places + part)) : Words{};
-    }
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      waits = waits || words[i].first == kNothing || words[i].second == kNothing;
-    }
+    for (int i = 0; i < kMost; ++i) waits = waits || is_missing(words[i]);
   } while (waits);
   Sums sums;
 #pragma unroll

@@ -12,9 +12,9 @@
 // in one trip; they are set to that at the start, under a barrier over the grid that hides behind
 // the first loads.
 //
-// Order of the sums: 8 rows of a thread in float32, its rows in float64; rounded to float32, four
-// lines of threads in float64, a butterfly over those; the parts as in channel_exchange.cuh. All of
-// it follows from shape and dtype.
+// Order of the sums: up to 16 rows of a thread in float32, its rows in float64; rounded to float32,
+// four lines of threads in float64, a butterfly over those; the parts as in channel_exchange.cuh.
+// All of it follows from shape and dtype.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -31,9 +31,9 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kLeastWidth = 4, kMostWidth = 64;
-constexpr int kBatch = 4;                 // rows that a thread loads before it uses the first
+constexpr int kBatch = 3;                 // rows that a thread loads before it uses the first
 constexpr int kRound = 4;                 // channels of a thread whose sums meet at a time
-constexpr int kAdded = 8;                 // rows in float32
+constexpr int kAdded = 6;                 // rows in float32
 constexpr int kStep = 2 * 16 * kThreads;  // bytes of a row of each thread
 constexpr int kMostKept = 13;             // of those, in shared memory
 constexpr int kBoard = kThreads * kRound * sizeof(float2);  // bytes
@@ -43,7 +43,9 @@ struct Layout {
   int lines;  // rows of a block at a time: kThreads / width
   int parts;  // of the rows, a block each
   int tiles;  // of the columns
-  int rows, length, kept;
+  int rows, length;
+  int kept;     // rows of a thread in shared memory, at most
+  int between;  // of them, to each batch of others
   double inverse_count;
 };
 // parts = 0: too many columns or rows.
@@ -62,8 +64,10 @@ Layout layout_of(const ChannelsProblem& problem) {
   layout.tiles = static_cast<int>(tiles);
   layout.rows = static_cast<int>(rows);
   layout.length = static_cast<int>(problem.length);
-  layout.kept = static_cast<int>(
-      std::min<int64_t>(kMostKept, ceil(rows, int64_t{layout.parts} * layout.lines)));
+  const int64_t steps = ceil(rows, int64_t{layout.parts} * layout.lines);
+  layout.kept = static_cast<int>(std::min<int64_t>(kMostKept, steps));
+  const int64_t batches = std::max<int64_t>(1, ceil(steps - layout.kept, kBatch));
+  layout.between = static_cast<int>(std::min<int64_t>(kBatch, ceil(layout.kept, batches)));
   layout.inverse_count = 1 / static_cast<double>(rows);
   return layout;
 }
@@ -176,28 +180,28 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   cooperative_groups::this_grid().sync();
 
-  // A batch of rows from k on, downwards or upwards; those that are not there read as 0.
+  const auto* x = reinterpret_cast<const char*>(static_cast<const T*>(buffers.x) + c);
+  const auto* dy = reinterpret_cast<const char*>(static_cast<const T*>(buffers.dy) + c);
+  const bool plain = left >= kUnit<T> && tensors.x.aligned && tensors.dy.aligned;
+  // A batch of rows from k on, upwards or downwards; those that are not there read as 0.
   uint4 x_units[kBatch], dy_units[kBatch];
   const auto load_batch = [&](int k, int step) {
-    const auto* x = reinterpret_cast<const char*>(static_cast<const T*>(buffers.x) + c);
-    const auto* dy = reinterpret_cast<const char*>(static_cast<const T*>(buffers.dy) + c);
-    const auto each = [&](const auto& load) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int at = k + i * step, row = first + at * stride;
-        x_units[i] = dy_units[i] = {};
-        if (at < kept || at >= steps) continue;
-        x_units[i] = load(x + tensors.x.at(row, layout.length));
-        dy_units[i] = load(dy + tensors.dy.at(row, layout.length));
-      }
-    };
-    if (left >= kUnit<T> && tensors.x.aligned && tensors.dy.aligned) {
-      each([](const char* from) { return *reinterpret_cast<const uint4*>(from); });
-    } else {
-      each([&](const char* from) {
-        return load_unit(reinterpret_cast<const T*>(from), left, false);
-      });
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = k + i * step, row = first + at * stride;
+      x_units[i] = dy_units[i] = {};
+      if (at < kept || at >= steps) continue;
+      x_units[i] = *reinterpret_cast<const uint4*>(x + tensors.x.at(row, layout.length));
+      dy_units[i] = *reinterpret_cast<const uint4*>(dy + tensors.dy.at(row, layout.length));
     }
+  };
+  // The same of one row, wherever it lies; slow.
+  const auto load_row = [&](int k, uint4& x_unit, uint4& dy_unit) {
+    const int row = first + k * stride, count = k < steps ? left : 0;
+    x_unit =
+        load_unit(reinterpret_cast<const T*>(x + tensors.x.at(row, layout.length)), count, false);
+    dy_unit =
+        load_unit(reinterpret_cast<const T*>(dy + tensors.dy.at(row, layout.length)), count, false);
   };
   const uint4* slot = slots + threadIdx.x;
   Sums sums[kUnit<T>];
@@ -206,26 +210,43 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kUnit<T>; ++i) sums[i].add({some.dy[i], some.dy_t[i]});
   };
   const auto centring_of = [&](int i) { return centring[i]; };
+  // Rows that are kept fill the time in which others are on their way.
+  int from_slots = 0;
+  const auto add_kept = [&](int most, UnitSums<T>& some) {
+    const int end = min(kept, from_slots + most);
+#pragma unroll 1
+    for (; from_slots < end; ++from_slots) {
+      const uint4* at = slot + from_slots * (kStep / 16);
+      some.add(at[0], at[kThreads], centring_of);
+    }
+  };
 #pragma unroll 1
   for (int k = kept; k < steps; k += kAdded) {
     UnitSums<T> some;
 #pragma unroll 1
     for (int batch = k; batch < k + kAdded; batch += kBatch) {
-      load_batch(batch, 1);
+      if (plain) load_batch(batch, 1);
+      wait_for_copies();
+      add_kept(layout.between, some);
+      if (plain) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) some.add(x_units[i], dy_units[i], centring_of);
+        for (int i = 0; i < kBatch; ++i) some.add(x_units[i], dy_units[i], centring_of);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < kBatch; ++i) {
+          uint4 x_unit, dy_unit;
+          load_row(batch + i, x_unit, dy_unit);
+          some.add(x_unit, dy_unit, centring_of);
+        }
+      }
     }
     add_some(some);
   }
   wait_for_copies();
 #pragma unroll 1
-  for (int k = 0; k < kept;) {
+  while (from_slots < kept) {
     UnitSums<T> some;
-    const int end = min(kept, k + kAdded);
-#pragma unroll 1
-    for (; k < end; ++k) {
-      some.add(slot[k * (kStep / 16)], slot[k * (kStep / 16) + kThreads], centring_of);
-    }
+    add_kept(kAdded, some);
     add_some(some);
   }
 
@@ -269,6 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     send_column(&results[tile + i], {scalars.c1, scalars.c2, scalars.gain, wide});
     if (!wide) store_sums(problem, buffers, tile + i, factors, total);
   }
+  if (plain) load_batch(steps - 1, -1);
   bool any_wide = false;
   for (int i = threadIdx.x; i < channels; i += kThreads) {
     columns[i] = receive_column(&results[tile + i]);
@@ -285,42 +307,55 @@ __global__ void __launch_bounds__(kThreads, 1)
     scalars[i] = {centring[i], column.gain, column.c1, column.c2};
     whole = whole && !column.wide;
   }
-  const auto write = [&](int k, const uint4& x_unit, const uint4& dy_unit) {
-    float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
+  const auto dx_of = [&](const uint4& x_unit, const uint4& dy_unit, float(&values)[kUnit<T>]) {
+    float x_values[kUnit<T>], dy_values[kUnit<T>];
     unpack<T>(problem.frozen ? uint4{} : x_unit, x_values);
     unpack<T>(dy_unit, dy_values);
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) values[i] = scalars[i].dx(x_values[i], dy_values[i]);
-    T* dx = reinterpret_cast<T*>(reinterpret_cast<char*>(static_cast<T*>(buffers.dx) + c) +
-                                 tensors.dx.at(first + k * stride, layout.length));
-    if (whole) {
-      *reinterpret_cast<uint4*>(dx) = pack<T>(values);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) {
-      if (i < left && !columns[unit * kUnit<T> + i].wide) dx[i] = narrow<T>(values[i]);
-    }
   };
-  // Rows that are kept fill the time in which others are on their way.
-  int from_slots = 0;
-  const auto write_kept = [&](int end) {
+  char* dx = reinterpret_cast<char*>(static_cast<T*>(buffers.dx) + c);
+  if (plain && whole) {
+    const auto write = [&](int k, const uint4& x_unit, const uint4& dy_unit) {
+      float values[kUnit<T>];
+      dx_of(x_unit, dy_unit, values);
+      *reinterpret_cast<uint4*>(dx + tensors.dx.at(first + k * stride, layout.length)) =
+          pack<T>(values);
+    };
+    from_slots = 0;
+    const auto write_kept = [&](int most) {
+      const int end = min(kept, from_slots + most);
 #pragma unroll 1
-    for (; from_slots < min(end, kept); ++from_slots) {
-      write(from_slots, slot[from_slots * (kStep / 16)],
-            slot[from_slots * (kStep / 16) + kThreads]);
-    }
-  };
+      for (; from_slots < end; ++from_slots) {
+        const uint4* at = slot + from_slots * (kStep / 16);
+        write(from_slots, at[0], at[kThreads]);
+      }
+    };
 #pragma unroll 1
-  for (int k = steps - 1; k >= kept; k -= kBatch) {
-    load_batch(k, -1);
-    write_kept(from_slots + kBatch);
+    for (int k = steps - 1; k >= kept; k -= kBatch) {
+      write_kept(layout.between);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (k - i >= kept) write(k - i, x_units[i], dy_units[i]);
+      for (int i = 0; i < kBatch; ++i) {
+        if (k - i >= kept) write(k - i, x_units[i], dy_units[i]);
+      }
+      load_batch(k - kBatch, -1);
+    }
+    write_kept(kept);
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < steps; ++k) {
+      const uint4* at = slot + min(k, kept - 1) * (kStep / 16);
+      uint4 x_unit = at[0], dy_unit = at[kThreads];
+      if (k >= kept) load_row(k, x_unit, dy_unit);
+      float values[kUnit<T>];
+      dx_of(x_unit, dy_unit, values);
+      T* to = reinterpret_cast<T*>(dx + tensors.dx.at(first + k * stride, layout.length));
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) {
+        if (i < left && !columns[unit * kUnit<T> + i].wide) to[i] = narrow<T>(values[i]);
+      }
     }
   }
-  write_kept(kept);
   if (!any_wide) return;
   auto& scratch = in_shared<Sums[kWarps]>();
   const Crew crew = {static_cast<int>(threadIdx.x), kThreads, 0};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device_test.hpp"
@@ -175,9 +176,12 @@ TEST_F(CudaKernels, EachKernelOnEveryShape) {
   std::vector<Case> cases = some_cases();
   for (Case each : some_cases()) {  // and where float32 does not serve
     if (each.op != Op::kBatchNorm || each.data != DType::kF32) continue;
-    each.dy_scale = 1e-35;
     each.random = false;
-    cases.push_back(each);
+    for (const auto& [dy, gamma] : {std::pair(1e-35, 1.0), {1e-41, 1e37}, {1e20, 1e20}}) {
+      each.dy_scale = dy;
+      each.gamma_scale = gamma;
+      cases.push_back(each);
+    }
   }
   for (const Implementation& each : implementations()) {
     if (each.device != Device::kCuda || each.name == "cuda:auto") continue;

@@ -61,7 +61,7 @@ struct Centring {
 // p from the exponent of what the scale is made of; 1 if the scale is not safe.
 __device__ inline Centring centring_of(const ChannelsProblem& problem, const Given& given) {
   const double source = problem.spread_is_rstd ? given.spread : given.spread + problem.eps;
-  const int exponent = (__double2hiint(source) >> 20 & 0x7FF) - 1023;
+  const int exponent = exponent_of(source) - 1023;
   const int power = problem.spread_is_rstd ? exponent : -(exponent >> 1);
   const float p = abs(power) > 100 ? 1.0f : __int_as_float((power + 127) << 23);
   return {p, -given.mean * p};
@@ -110,9 +110,8 @@ __device__ inline Totals totals_of(const Normalizer& n, const Sums& sums,
 __device__ inline bool are_safe(const Normalizer& n, const Totals& totals, double inverse_count) {
   const double c1 = totals.dy * inverse_count;
   const double c2 = (n.zero ? totals.dy_xmu : totals.dy_x_hat) * inverse_count;
-  const double magnitude = fmax(fabs(c1), fabs(c2));
-  return (n.zero || is_safe(n.scale)) && !isnan(c1) && !isnan(c2) &&
-         (magnitude == 0 || is_safe(magnitude));
+  return (n.zero || is_safe(n.scale)) &&
+         ((c1 == 0 && c2 == 0) || is_safe_exponent(max(exponent_of(c1), exponent_of(c2))));
 }
 
 // dx = gain * dy - c1 - t * c2 in float32: the gain is in c1 and c2, too.
@@ -176,6 +175,57 @@ __device__ inline void store_totals(const ChannelsProblem& problem, const Buffer
   if (problem.sum_dy_xmu.present) {
     store_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, totals.dy_xmu);
   }
+}
+
+// The same for kernels that make dx at once, ahead of the sums: what these are multiplied by, so
+// that little is left to do once they are there and every thread waits.
+struct Factors {
+  Centring centring;
+  float gain = 0;
+  bool wide = false;      // float32 does not serve, whatever the sums are
+  bool zero = false;      // x_hat = 0
+  double mean = 0;        // 1 / the elements
+  double x_hat = 0;       // dy * t to dy * x_hat
+  double mean_x_hat = 0;  // and to its mean (that of dy * (x - mean) if x_hat is 0)
+  double c1 = 0, c2 = 0;  // to those of DxScalars
+};
+__device__ inline Factors factors_of(const ChannelsProblem& problem, const Given& given,
+                                     double inverse_count) {
+  const auto [n, gain, centring] = prepare_channel(problem, given);
+  const double inverse = centring.inverse();
+  Factors factors = {centring, static_cast<float>(gain), false, n.zero, inverse_count};
+  factors.wide = !(n.zero || is_safe(n.scale)) || !(gain == 0 || is_safe(gain));
+  factors.x_hat = n.zero ? 0 : n.scale * inverse;
+  factors.mean_x_hat = (n.zero ? inverse : factors.x_hat) * inverse_count;
+  if (problem.frozen) return factors;
+  factors.c1 = gain * inverse_count;
+  factors.c2 = gain * factors.x_hat * factors.x_hat * inverse_count;
+  return factors;
+}
+
+struct Finished {
+  DxScalars scalars;
+  bool wide;  // to be left to wide_channel, outputs and all
+};
+// Conditions as in are_safe and make_channel; a frozen channel is wide if its totals are.
+__device__ inline Finished finish_channel(const ChannelsProblem& problem, const Factors& factors,
+                                          const Sums& sums) {
+  const double c1 = sums.dy * factors.c1, c2 = sums.dy_t * factors.c2;
+  const double m1 = sums.dy * factors.mean, m2 = sums.dy_t * factors.mean_x_hat;
+  const auto fits = [](double value) { return value == 0 || is_safe(value); };
+  const bool served =
+      (m1 == 0 && m2 == 0) || is_safe_exponent(max(exponent_of(m1), exponent_of(m2)));
+  return {{problem.frozen ? Centring{} : factors.centring, factors.gain, static_cast<float>(c1),
+           static_cast<float>(c2)},
+          factors.wide || !served || !fits(c1) || !fits(c2)};
+}
+
+// Its outputs.
+static __device__ __noinline__ void store_sums(const ChannelsProblem& problem,
+                                               const Buffers& buffers, int64_t c,
+                                               const Factors& factors, const Sums& sums) {
+  const double dy_x_hat = factors.zero ? 0 * sums.dy : sums.dy_t * factors.x_hat;
+  store_totals(problem, buffers, c, {sums.dy, 0, dy_x_hat});
 }
 
 }  // namespace normgrad::cuda

@@ -128,20 +128,6 @@ __device__ __noinline__ Totals wide_totals_apart(const ChannelsProblem& problem,
   return wide_totals<T>(problem, buffers, c, crew, scratch);
 }
 
-// From the sums of a channel to its scalars. `stores`: and to the outputs, unless it is wide, which
-// here says of a frozen channel, too, that its totals are yet to be made.
-static __device__ __noinline__ Channel finish_channel(const ChannelsProblem& problem,
-                                                      const Buffers& buffers, int64_t c,
-                                                      const Prepared& prepared, const Sums& sums,
-                                                      double inverse_count, bool stores) {
-  const Totals totals = totals_of(prepared.normalizer, sums, prepared.centring);
-  const bool safe = are_safe(prepared.normalizer, totals, inverse_count);
-  Channel channel = make_channel(problem, prepared, totals, inverse_count, safe);
-  channel.wide = channel.wide || !safe;
-  if (stores && !channel.wide) store_totals(problem, buffers, c, totals);
-  return channel;
-}
-
 // A whole channel in float64 by one crew, from memory: its totals, its outputs and its dx. Slow and
 // rare; nobody else may write to the channel.
 template <class T>

@@ -12,9 +12,8 @@ namespace normgrad::cuda {
 namespace {
 
 // Teams are for long runs that start and end at multiples of 16 bytes, which they copy in bulk.
-// They beat a cluster of more than 8 blocks, which leaves multiprocessors idle, and a cluster of
-// any size where one block has room for a channel; not two passes where a channel fills the chip.
-// (Measured on an H200.)
+// They beat a cluster of any size where one block has room for a channel, and one whose blocks fill
+// half a multiprocessor each; not two passes where a channel fills the chip. (Measured on an H200.)
 bool suits_teams(const ChannelsProblem& problem) {
   constexpr int64_t kLongRun = 1536;
   const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
@@ -23,7 +22,12 @@ bool suits_teams(const ChannelsProblem& problem) {
   if (tile.blocks == 1) return false;
   const Deal deal = deal_of(problem);
   return deal.blocks == 1 ||
-         (deal.blocks > 1 && deal.fits_twice() && (tile.blocks == 0 || tile.blocks > 8));
+         (deal.overlaps() && (tile.blocks == 0 || tile.data_bytes() > Tile::kQuarter));
+}
+
+// A block of channels_resident has at least 64 bytes of a row, or threads without any.
+bool fills_units(const ChannelsProblem& problem) {
+  return problem.channels * static_cast<int64_t>(size_of(problem.dtype)) >= 64;
 }
 
 }  // namespace
@@ -40,6 +44,7 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem) {
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
   if (!check_fused("", problem).ok()) return choose_channels_two_pass(problem, kernel);
   if (choose_channels_columns(problem, kernel).ok()) return {};
+  if (fills_units(problem) && choose_channels_resident(problem, kernel).ok()) return {};
   if (suits_teams(problem) && choose_channels_team(problem, kernel).ok()) return {};
   if (choose_channels_cluster(problem, kernel).ok()) return {};
   return choose_channels_two_pass(problem, kernel);

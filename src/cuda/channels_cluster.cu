@@ -1,9 +1,8 @@
 // BatchNorm backward along the length, channels of up to 1.6 MB of x and dy: a block or a cluster
 // takes a channel or a few small ones, keeps x and dy of all samples in shared memory between the
 // sums and dx, and ends. Formulas as in channels_two_pass.cu; 3 elements moved per element, the
-// least there is. On an H200, beside a copy of as many bytes: 32x256x3136 bf16 58 us (38),
-// 32x1024x196 bf16 19 (12), fp32 28 (20), 32x2048x49 bf16 15 (8). In the first the
-// profiler counts 274 instructions for a unit of x and dy; the loops are about half of them.
+// least there is. On an H200, beside a copy of as many bytes: 32x256x3136 bf16 51 us (37),
+// fp32 90 (74); 32x1024x196 bf16 18 (12), fp32 26 (20); 32x2048x49 bf16 13 (8).
 //
 // Small channels are taken in groups that follow each other in memory, so that each sample has one
 // run of at least 512 bytes of them. A thread keeps one unit of 16 bytes of a run and takes its
@@ -28,9 +27,14 @@ namespace {
 
 constexpr int kMostThreads = Tile::kMostThreads;
 
+struct Result {
+  Finished channel;
+  Sums sums;
+};
+
 size_t shared_bytes(const Tile& tile) {
   return tile.data_bytes() + tile.threads * sizeof(Sums) +
-         tile.group * (sizeof(Channel) + sizeof(Prepared) + tile.blocks * sizeof(Sums));
+         tile.group * (sizeof(Result) + sizeof(Factors) + tile.blocks * sizeof(Sums));
 }
 
 struct Paces {
@@ -70,6 +74,7 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers, con
 struct Span {
   int first, start;  // channel in the group, position in it
   int split, count;  // count: elements that are there, in the last piece of a run
+  bool whole;        // all are, and more may follow
 
   // Of element i from the first.
   __device__ int64_t offset(const ChannelsProblem::Strides& strides, int i) const {
@@ -77,42 +82,42 @@ struct Span {
   }
 };
 template <class T>
-__device__ Span span_of(int unit, const Tile& tile, int64_t length, int channels) {
+__device__ Span span_of(int unit, const Tile& tile, int length, int channels) {
   const int begin = unit * kUnit<T>;
-  const int first = tile.group == 1 ? 0 : begin / static_cast<int>(length);
-  const int start = static_cast<int>(begin - first * length);
-  const int64_t last = channels * length - (tile.pieces - 1) * tile.width * kUnit<T> - begin;
-  return {first, start, static_cast<int>(min(length - start, int64_t{kUnit<T>})),
-          static_cast<int>(max(int64_t{0}, min(last, int64_t{kUnit<T>})))};
+  const int first = tile.group == 1 ? 0 : begin * tile.inverse_length >> 24;
+  const int start = begin - first * length;
+  const int last = channels * length - (tile.pieces - 1) * tile.width * kUnit<T> - begin;
+  return {first, start, min(length - start, kUnit<T>), max(0, min(last, kUnit<T>)),
+          last >= kUnit<T>};
 }
 
-// A thread's way through its runs: addresses, and the piece of the sample.
+// A thread's run, and its way through those that follow: the piece of the sample.
+struct Run {
+  int sample, piece;
+
+  __device__ bool is_last(const Tile& tile) const { return piece + 1 == tile.pieces; }
+  // Whether it leads into a further sample, beside whole ones.
+  __device__ bool advance(const Paces& paces, const Tile& tile) {
+    piece += paces.pieces;
+    const bool wraps = piece >= tile.pieces;
+    if (wraps) piece -= tile.pieces;
+    return wraps;
+  }
+};
+// Its address in a tensor.
 template <class Byte>
 struct Way {
   Byte* at;
-  int64_t step, wrap;
 
   template <class Data>
-  __device__ Way(Data* data, const ChannelsProblem::Strides& strides, const Pace& pace,
-                 const Tile& tile, int64_t c, const Span& span, int run)
-      : step(pace.step), wrap(pace.wrap) {
-    const int sample = run / tile.pieces;
-    at = reinterpret_cast<Byte*>(data + (c + span.first) * strides.channel + span.start +
-                                 sample * strides.sample) +
-         (run - sample * tile.pieces) * tile.width * 16;
+  __device__ Way(Data* data, const ChannelsProblem::Strides& strides, const Tile& tile, int64_t c,
+                 const Span& span, const Run& run)
+      : at(reinterpret_cast<Byte*>(data + c * strides.channel + span.first * strides.channel +
+                                   span.start + run.sample * strides.sample) +
+           run.piece * tile.width * 16) {}
+  __device__ void advance(const Pace& pace, bool wraps) {
+    at += wraps ? pace.step + pace.wrap : pace.step;
   }
-  __device__ void advance(bool wraps) { at += wraps ? step + wrap : step; }
-};
-struct PieceCount {
-  int piece, step, pieces;
-
-  __device__ bool advance() {
-    piece += step;
-    const bool wraps = piece >= pieces;
-    if (wraps) piece -= pieces;
-    return wraps;
-  }
-  __device__ bool is_last() const { return piece + 1 == pieces; }
 };
 
 // Units that are not whole or not aligned, element by element. (Inlined, these would cost the other
@@ -127,12 +132,12 @@ __device__ __noinline__ void load_elements(T* slot, const T* from,
   }
 }
 template <class T>
-__device__ __noinline__ void store_elements(T* to, const T* slot, const Channel* channels,
+__device__ __noinline__ void store_elements(T* to, const T* slot, const Result* results,
                                             const ChannelsProblem::Strides& strides,
                                             const Span& span, int count) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    if (channels[i < span.split ? span.first : span.first + 1].wide) continue;
+    if (results[i < span.split ? span.first : span.first + 1].channel.wide) continue;
     to[span.offset(strides, i)] = slot[i];
   }
 }
@@ -161,13 +166,14 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
                    const __grid_constant__ Paces paces, Aligned aligned) {
 #if NORMGRAD_HOPPER
+  constexpr int kUnroll = std::is_same_v<T, F16> ? 1 : 2;
   auto* slots = dynamic_shared<uint4>();
   auto& arrived = in_shared<Barrier>();
   const int cells = tile.cells();
   auto* left = reinterpret_cast<Sums*>(slots + 2 * tile.steps * cells);
   auto* inbox = left + tile.threads;  // blocks x channels
-  auto* results = reinterpret_cast<Channel*>(inbox + tile.blocks * tile.group);
-  auto* prepared = reinterpret_cast<Prepared*>(results + tile.group);
+  auto* results = reinterpret_cast<Result*>(inbox + tile.blocks * tile.group);
+  auto* factors = reinterpret_cast<Factors*>(results + tile.group);
 
   const bool alone = tile.blocks == 1;
   const int rank = alone ? 0 : static_cast<int>(cluster_rank());
@@ -186,72 +192,85 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
     cluster_arrive();
   }
 
-  const int line = threadIdx.x / tile.width, unit = threadIdx.x - line * tile.width;
-  const Span span = span_of<T>(unit, tile, problem.length, channels);
+  const int line = threadIdx.x * tile.inverse_width >> 24;
+  const int unit = threadIdx.x - line * tile.width;
+  const Span span = span_of<T>(unit, tile, static_cast<int>(problem.length), channels);
+  // There are several pieces only where there is one line, so that first_run is small.
   const int first_run = line * tile.blocks + rank, stride = tile.blocks * tile.lines;
+  Run run = {first_run, 0};
+  if (tile.pieces > 1) {
+    run.sample = first_run * tile.inverse_pieces >> 24;
+    run.piece = first_run - run.sample * tile.pieces;
+  }
+  const Run first = run;
   const int steps = line < tile.lines && first_run < tile.runs
                         ? (tile.runs - first_run + stride - 1) / stride
                         : 0;
-  const PieceCount start = {first_run % tile.pieces, paces.pieces, tile.pieces};
-  const bool whole = span.count == kUnit<T>;
   uint4* x_slots = slots + threadIdx.x;
   uint4* dy_slots = x_slots + tile.steps * cells;
-  Way<const char> x(static_cast<const T*>(buffers.x), problem.x, paces.x, tile, c, span, first_run);
-  Way<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, paces.dy, tile, c, span,
-                     first_run);
-  PieceCount pieces = start;
-  if (whole && aligned.x && aligned.dy) {
+  Way<const char> x(static_cast<const T*>(buffers.x), problem.x, tile, c, span, run);
+  Way<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, tile, c, span, run);
+  if (span.whole && aligned.x && aligned.dy) {
     SharedAddress slot = shared_address(x_slots);
     const uint32_t dy_distance = tile.steps * cells * 16;
-#pragma unroll 1
-    for (int k = 0; k < steps; ++k) {
+    const auto fetch = [&](bool wraps) {
       copy_async(slot, x.at);
       copy_async(slot + dy_distance, dy.at);
       slot += cells * 16;
-      const bool wraps = pieces.advance();
-      x.advance(wraps);
-      dy.advance(wraps);
+      x.advance(paces.x, wraps);
+      dy.advance(paces.dy, wraps);
+    };
+    if (paces.pieces == 0) {
+#pragma unroll 4
+      for (int k = 0; k < steps; ++k) fetch(false);
+    } else {
+#pragma unroll 1
+      for (int k = 0; k < steps; ++k) fetch(run.advance(paces, tile));
     }
   } else {
 #pragma unroll 1
     for (int k = 0; k < steps; ++k) {
-      const int count = pieces.is_last() ? span.count : kUnit<T>;
+      const int count = run.is_last(tile) ? span.count : kUnit<T>;
       load_elements(reinterpret_cast<T*>(x_slots + k * cells), reinterpret_cast<const T*>(x.at),
                     problem.x, span, count);
       load_elements(reinterpret_cast<T*>(dy_slots + k * cells), reinterpret_cast<const T*>(dy.at),
                     problem.dy, span, count);
-      const bool wraps = pieces.advance();
-      x.advance(wraps);
-      dy.advance(wraps);
+      const bool wraps = run.advance(paces, tile);
+      x.advance(paces.x, wraps);
+      dy.advance(paces.dy, wraps);
     }
   }
   for (int i = threadIdx.x; i < channels; i += tile.threads) {
-    prepared[i] =
-        prepare_channel(problem, i < tile.threads ? given : load_given(problem, buffers, c + i));
+    factors[i] = factors_of(problem, i < tile.threads ? given : load_given(problem, buffers, c + i),
+                            tile.inverse_count);
   }
   __syncthreads();
 
   const bool straddling = tile.group > 1 && problem.length % kUnit<T> != 0;
   Sums sums[2];
   if (steps > 0) {
-    const int next = min(span.first + 1, channels - 1);
-    const Centring first = prepared[span.first].centring, second = prepared[next].centring;
+    const Centring before = factors[span.first].centring;
     wait_for_copies();
+    const auto add_up = [&](const auto& centring_of, const auto& add_some) {
 #pragma unroll 1
-    for (int k = 0; k < steps;) {
-      UnitSums<T> some;
-      const int end = min(steps, k + UnitSums<T>::kMostAdded);
-#pragma unroll 1
-      for (; k < end; ++k) {
-        some.add(x_slots[k * cells], dy_slots[k * cells],
-                 [&](int i) { return i < span.split ? first : second; });
+      for (int k = 0; k < steps;) {
+        UnitSums<T> some;
+        const int end = min(steps, k + UnitSums<T>::kMostAdded);
+#pragma unroll kUnroll
+        for (; k < end; ++k) some.add(x_slots[k * cells], dy_slots[k * cells], centring_of);
+        add_some(some);
       }
-      if (straddling) {
-        sums[0].add(some.total(span.split, true));
-        sums[1].add(some.total(span.split, false));
-      } else {
-        sums[0].add(some.total());
-      }
+    };
+    if (straddling) {
+      const Centring behind = factors[min(span.first + 1, channels - 1)].centring;
+      add_up([&](int i) { return i < span.split ? before : behind; },
+             [&](const UnitSums<T>& some) {
+               sums[0].add(some.total(span.split, true));
+               sums[1].add(some.total(span.split, false));
+             });
+    } else {
+      add_up([&](int) { return before; },
+             [&](const UnitSums<T>& some) { sums[0].add(some.total()); });
     }
   }
   left[threadIdx.x] = sums[0];
@@ -280,46 +299,64 @@ __global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
     const Sums total = alone ? channel_sum<T>(left, tile, problem.length, i)
                              : warp_sum(lane < tile.blocks ? inbox[lane * channels + i] : Sums{});
     if (lane == 0) {
-      results[i] = finish_channel(problem, buffers, c + i, prepared[i], total, tile.inverse_count,
-                                  rank == 0);
-      wide = wide || results[i].wide;
+      results[i] = {finish_channel(problem, factors[i], total), total};
+      wide = wide || results[i].channel.wide;
     }
   }
   wide = __syncthreads_or(wide);
 
   if (steps > 0) {
-    const DxScalars first = results[span.first].scalars;
-    const DxScalars second = results[min(span.first + 1, channels - 1)].scalars;
-    Way<char> dx(static_cast<T*>(buffers.dx), problem.dx, paces.dx, tile, c, span, first_run);
-    pieces = start;
-    const bool direct = whole && aligned.dx && !wide;
-#pragma unroll 1
-    for (int k = 0; k < steps; ++k) {
+    const DxScalars before = results[span.first].channel.scalars;
+    const DxScalars behind = results[min(span.first + 1, channels - 1)].channel.scalars;
+    Way<char> dx(static_cast<T*>(buffers.dx), problem.dx, tile, c, span, first);
+    const auto dx_of = [&](const uint4& x_unit, const uint4& dy_unit) {
       float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
-      unpack<T>(problem.frozen ? uint4{} : x_slots[k * cells], x_values);
-      unpack<T>(dy_slots[k * cells], dy_values);
+      unpack<T>(x_unit, x_values);
+      unpack<T>(dy_unit, dy_values);
 #pragma unroll
-      for (int i = 0; i < kUnit<T>; ++i) values[i] = first.dx(x_values[i], dy_values[i]);
+      for (int i = 0; i < kUnit<T>; ++i) values[i] = before.dx(x_values[i], dy_values[i]);
       if (span.split < kUnit<T>) {
 #pragma unroll
         for (int i = 0; i < kUnit<T>; ++i) {
-          if (i >= span.split) values[i] = second.dx(x_values[i], dy_values[i]);
+          if (i >= span.split) values[i] = behind.dx(x_values[i], dy_values[i]);
         }
       }
-      if (direct) {
-        *reinterpret_cast<uint4*>(dx.at) = pack<T>(values);
-      } else {
-        x_slots[k * cells] = pack<T>(values);
-        store_elements(reinterpret_cast<T*>(dx.at), reinterpret_cast<const T*>(x_slots + k * cells),
-                       results, problem.dx, span, pieces.is_last() ? span.count : kUnit<T>);
+      return pack<T>(values);
+    };
+    const bool direct = span.whole && aligned.dx && !wide && !problem.frozen;
+    if (direct && paces.pieces == 0) {
+#pragma unroll kUnroll
+      for (int k = 0; k < steps; ++k) {
+        *reinterpret_cast<uint4*>(dx.at) = dx_of(x_slots[k * cells], dy_slots[k * cells]);
+        dx.advance(paces.dx, false);
       }
-      dx.advance(pieces.advance());
+    } else {
+      run = first;
+#pragma unroll 1
+      for (int k = 0; k < steps; ++k) {
+        const uint4 unit =
+            dx_of(problem.frozen ? uint4{} : x_slots[k * cells], dy_slots[k * cells]);
+        if (direct) {
+          *reinterpret_cast<uint4*>(dx.at) = unit;
+        } else {
+          x_slots[k * cells] = unit;
+          store_elements(reinterpret_cast<T*>(dx.at),
+                         reinterpret_cast<const T*>(x_slots + k * cells), results, problem.dx, span,
+                         run.is_last(tile) ? span.count : kUnit<T>);
+        }
+        dx.advance(paces.dx, run.advance(paces, tile));
+      }
     }
   }
-  if (!wide || rank != 0) return;
+  if (rank != 0) return;
+  for (int i = threadIdx.x; i < channels; i += tile.threads) {
+    const auto& [channel, sums] = results[i];
+    if (!channel.wide) store_sums(problem, buffers, c + i, factors[i], sums);
+  }
+  if (!wide) return;
   const Crew crew = {static_cast<int>(threadIdx.x), tile.threads, 0};
   for (int i = 0; i < channels; ++i) {
-    if (results[i].wide) wide_channel<T>(problem, buffers, c + i, crew, left);
+    if (results[i].channel.wide) wide_channel<T>(problem, buffers, c + i, crew, left);
   }
 #endif
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 
 #include "ops/problem.hpp"
@@ -26,10 +27,16 @@ struct Tile {
   int threads;  // lines * width and what lacks to whole warps
   int runs;     // samples * pieces
   double inverse_count;
+  // Quotients of the small numbers that threads divide by these: n * inverse >> 24.
+  uint32_t inverse_width, inverse_pieces, inverse_length;
 
   constexpr int cells() const { return lines * width; }
   constexpr int64_t data_bytes() const { return int64_t{2} * 16 * steps * cells(); }
 };
+
+inline uint32_t inverse_of(int64_t divisor) {
+  return static_cast<uint32_t>((1 << 24) / divisor + 1);
+}
 
 // threads = 0: a group of that many channels does not fit `most` bytes.
 inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, int64_t most) {
@@ -51,30 +58,42 @@ inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, i
                      static_cast<int>(steps),
                      static_cast<int>(ceil(lines * width, 32) * 32),
                      static_cast<int>(runs),
-                     1 / static_cast<double>(problem.samples * problem.length)};
+                     1 / static_cast<double>(problem.samples * problem.length),
+                     inverse_of(width),
+                     inverse_of(pieces),
+                     inverse_of(problem.length)};
   return tile.data_bytes() <= most ? tile : Tile{};
 }
 
 // Groups whose runs are long and end at multiples of 16 bytes, if there is room for one; else
-// smaller ones. As few blocks as let four share a multiprocessor and fill the GPU.
+// smaller ones, but rather half a multiprocessor per block than runs of less than 64 bytes. As few
+// blocks as let four (or two) share a multiprocessor and fill the GPU.
 inline Tile tile_of(const ChannelsProblem& problem) {
   const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
   if (bytes < 16) return {};
   const int64_t whole = 16 / std::gcd<int64_t>(16, bytes);
-  const int64_t wanted = (Tile::kRunBytes + bytes - 1) / bytes;
-  for (const int64_t most : {Tile::kQuarter, Tile::kHalf}) {
-    for (int64_t group : {(wanted + whole - 1) / whole * whole, whole, wanted, int64_t{1}}) {
-      group = std::min(group, problem.channels);
-      for (int blocks = 1; blocks <= 16; blocks *= 2) {
-        const Tile tile = tile_of(problem, group, blocks, most);
-        if (tile.threads == 0) continue;
-        const int64_t groups = (problem.channels + group - 1) / group;
-        const bool few = groups * blocks < Tile::kEnoughBlocks && tile.steps >= 8 && blocks < 8;
-        if (!few) return tile;
+  const auto channels_of = [&](int64_t run) { return (run + bytes - 1) / bytes; };
+  const auto to_whole = [&](int64_t group) { return (group + whole - 1) / whole * whole; };
+  const int64_t wanted = channels_of(Tile::kRunBytes);
+  const int64_t some = to_whole(bytes < 64 ? channels_of(128) : 1);
+  const int64_t least = bytes < 64 ? some : 1;
+  const auto first_of = [&](std::initializer_list<int64_t> groups) {
+    for (const int64_t most : {Tile::kQuarter, Tile::kHalf}) {
+      for (int64_t group : groups) {
+        group = std::min(group, problem.channels);
+        for (int blocks = 1; blocks <= 16; blocks *= 2) {
+          const Tile tile = tile_of(problem, group, blocks, most);
+          if (tile.threads == 0) continue;
+          const int64_t all = (problem.channels + group - 1) / group * blocks;
+          const bool few = all < Tile::kEnoughBlocks && tile.steps >= 8 && blocks < 8;
+          if (!few) return tile;
+        }
       }
     }
-  }
-  return {};
+    return Tile{};
+  };
+  const Tile tile = first_of({to_whole(wanted), some, wanted, least});
+  return tile.threads > 0 ? tile : first_of({whole, 1});
 }
 
 }  // namespace normgrad::cuda

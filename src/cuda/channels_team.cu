@@ -2,8 +2,9 @@
 // in shared memory between the sums and dx, and take the next. Formulas as in channels_two_pass.cu.
 //
 // 3 elements moved per element (x and dy read, dx written), the least there is. On an H200, beside
-// a copy of as many bytes: 32x64x12544 bf16 58 us (37), fp32 106 (74); 8x32x262144 bf16 173 (96).
-// What bounds it is the travel of the sums, which takes several microseconds where memory is busy.
+// a copy of as many bytes: 32x64x12544 bf16 54 us (37), fp32 97 (74); 32x512x784 fp32 42 (38);
+// 8x32x262144 bf16 147 (96), fp32 312 (190). What bounds it is the travel of the sums, which takes
+// 2 us where memory is idle and more where it is busy.
 //
 // One block per multiprocessor, all at once (a cooperative launch). A channel is cut into chunks of
 // at most 2 KiB of a sample's run; each warp has its share of every channel and a ring of slots for
@@ -20,6 +21,7 @@
 // lanes, a block's warps, the team's blocks. Chunks and teams follow from shape and dtype.
 #include <cooperative_groups.h>
 
+#include "cuda/channel_exchange.cuh"
 #include "cuda/channel_sums.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_team_deal.hpp"
@@ -53,24 +55,6 @@ Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
           whole(buffers.dx, problem.dx)};
 }
 
-// Neither sum is ever this NaN: those that arithmetic makes are replaced by another.
-constexpr unsigned long long kNothing = ~0ull;
-
-__device__ void send_sums(Sums* to, const Sums& sums) {
-  const auto bits = [](double value) -> unsigned long long {
-    return isnan(value) ? 0x7FF8000000000000ll : __double_as_longlong(value);
-  };
-  store_relaxed(reinterpret_cast<Words*>(to), {bits(sums.dy), bits(sums.dy_t)});
-}
-__device__ Sums receive_sums(const Sums* from) {
-  Words words;
-  do {
-    words = load_relaxed(reinterpret_cast<const Words*>(from));
-  } while (words.first == kNothing || words.second == kNothing);
-  return {__longlong_as_double(static_cast<long long>(words.first)),
-          __longlong_as_double(static_cast<long long>(words.second))};
-}
-
 // A warp's chunk of a channel, the same in each.
 struct Piece {
   int sample, units;
@@ -84,7 +68,7 @@ struct Board {
   Piece pieces[kWarps][kMostSlots];
   Centring centring[kRounds];
   Sums sums[kRounds][kWarps];
-  Channel channel[kRounds];
+  Finished channel[kRounds];
   Sums scratch[kWarps];
 };
 
@@ -250,7 +234,7 @@ struct Worker : Part<T> {
     for (int round = 0; round < rounds; ++round) {
       for (; free > 0 && rounds > adds.round; --free, adds.advance(deal)) add(adds, sums);
       wait(&this->board.known[round % kRounds], round / kRounds & 1);
-      const Channel& channel = this->board.channel[round % kRounds];
+      const Finished& channel = this->board.channel[round % kRounds];
       const DxScalars scalars = channel.scalars;
       const bool wide = channel.wide;
       for (int i = 0; i < deal.share; ++i, ++free, writes.advance(deal)) {
@@ -287,7 +271,7 @@ __device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exch
   Board& board = part.board;
   const int lane = threadIdx.x % 32, place = round % kRounds;
   const int64_t c = part.channel_of(round);
-  const Prepared prepared = prepare_channel(part.problem, givens.now);
+  const Factors factors = factors_of(part.problem, givens.now, part.deal.inverse_count);
   const Centring later = centring_of(part.problem, givens.next);
   givens = {givens.next, given_of(part, round + 2 * kCarriers)};
   wait(&board.summed[place], round / kRounds & 1);
@@ -295,19 +279,16 @@ __device__ void carry(const Part<T>& part, int round, Givens& givens, Sums* exch
   if (part.deal.blocks > 1) {
     Sums* team = exchange + c * part.deal.blocks;
     if (lane == 0) send_sums(&team[part.rank], sums);
-    sums = {};
-    for (int block = lane; block < part.deal.blocks; block += 32) {
-      sums.add(receive_sums(&team[block]));
-    }
-    sums = warp_sum(sums);
+    sums = receive_sums(team, part.deal.blocks);
   }
   if (lane != 0) return;
   // Every warp is done with the round before this one, whose place it takes, and waits for this
   // one's scalars before it comes to its own.
   board.centring[(round + kCarriers) % kRounds] = later;
-  board.channel[place] = finish_channel(part.problem, part.buffers, c, prepared, sums,
-                                        part.deal.inverse_count, part.rank == 0);
+  const Finished channel = finish_channel(part.problem, factors, sums);
+  board.channel[place] = channel;
   arrive(&board.known[place]);
+  if (part.rank == 0 && !channel.wide) store_sums(part.problem, part.buffers, c, factors, sums);
 }
 
 template <class T>
@@ -319,13 +300,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* slots = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x < kWarps * kMostSlots) init_barrier(&board.full[0][threadIdx.x], 1);
-  if (threadIdx.x < kRounds) {
-    init_barrier(&board.summed[threadIdx.x], kWarps);
-    init_barrier(&board.known[threadIdx.x], 1);
-  }
-  fence_barrier_init();
-  __syncthreads();
   const Part<T> part = {problem,
                         buffers,
                         deal,
@@ -338,12 +312,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Worker<T> worker(part);
   Givens givens = {};
   Turn loads;
+  // Each warp sets up its own barriers and loads at once: an init takes a lane's turn.
   if (warp < kWarps) {
+    if (worker.lane < deal.slots) init_barrier(&board.full[warp][worker.lane], 1);
+    fence_barrier_init();
     worker.note_pieces();
     for (int i = 0; i < deal.slots && rounds > loads.round; ++i, loads.advance(deal)) {
       worker.load(loads);
     }
   } else {
+    if (warp == kWarps && worker.lane < kRounds) {
+      init_barrier(&board.summed[worker.lane], kWarps);
+      init_barrier(&board.known[worker.lane], 1);
+    }
     givens = {given_of(part, warp - kWarps), given_of(part, warp - kWarps + kCarriers)};
     board.centring[warp - kWarps] = centring_of(problem, givens.now);
     const double nothing = __longlong_as_double(static_cast<long long>(kNothing));

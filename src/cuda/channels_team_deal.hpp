@@ -27,7 +27,8 @@ struct Deal {
   int slots;       // of a warp
   double inverse_count;
 
-  bool fits_twice() const { return slots >= 2 * share; }
+  // Room for more than the slice that waits for its sums.
+  bool overlaps() const { return slots > share; }
 };
 
 // What a deal costs: the units that each warp goes through, and what is lost between channels. A
@@ -38,7 +39,8 @@ inline int64_t cost_of(const Deal& deal, int64_t channels) {
   const int64_t slice = static_cast<int64_t>(deal.share) * deal.chunk;
   int64_t lost = deal.blocks / 8;
   if (deal.blocks == 1) {
-    lost += deal.fits_twice() ? 60 : 145;
+    lost +=
+        60;  // also without room for a second slice: blocks that do not wait for each other drift
   } else {
     constexpr int64_t kLost[] = {190, 90, 60, 45};  // with room for 1 to 4 slices
     lost += deal.slots == deal.share ? 230 : kLost[std::min(deal.slots / deal.share, 4) - 1];

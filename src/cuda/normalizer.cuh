@@ -27,12 +27,11 @@ struct Normalizer {
   __device__ double x_hat(double x) const { return zero ? 0 : (x - mean) * scale; }
 };
 
-// Whether a factor leaves room on both sides of float32's range. Products with one that does not
-// may overflow or lose bits where the result would not: such rows and channels are computed in
-// float64.
-__device__ inline bool is_safe(double factor) {
-  const double magnitude = fabs(factor);
-  return magnitude >= 0x1p-100 && magnitude <= 0x1p100;
-}
+// Whether a factor leaves room on both sides of float32's range: 2^-100 to 2^100. Products with one
+// that does not may overflow or lose bits where the result would not: such rows and channels are
+// computed in float64. By the exponent, of which NaN has the largest.
+__device__ inline int exponent_of(double value) { return __double2hiint(value) >> 20 & 0x7FF; }
+__device__ inline bool is_safe_exponent(int exponent) { return abs(exponent - 1023) <= 100; }
+__device__ inline bool is_safe(double factor) { return is_safe_exponent(exponent_of(factor)); }
 
 }  // namespace normgrad::cuda

@@ -1,0 +1,656 @@
+// LayerNorm and RMSNorm backward for very long rows: every block has some columns of all rows.
+// Formulas as in rows_kernel.cuh.
+//
+// 3 elements moved per element (x and dy read, dx written), the least there is; dgamma and dbeta
+// stay where their columns are, without partial sums.
+//
+// One block per multiprocessor, all at once (a cooperative launch). A thread has one unit of
+// columns; the warps that share a slice of a row are a group, and groups take rows in turn, two at
+// a time. Each warp has a ring in shared memory for its part of them, which it fills by bulk copies
+// of its own: no barrier between warps anywhere in the loop. A warp sums rows some turns ahead of
+// dx, while the sums of those between are on their way.
+//
+// The sums of the warps meet in four warps of their own, which carry rounds of rows (one turn of
+// every group) in turn: to the block that a row belongs to, which adds up the parts of all blocks,
+// and from there to all. That is two trips, but in one every block would read the parts of all:
+// 128 * 128 * 16 bytes per row.
+//
+// Order of the sums of a row: a unit in float32, then float64: the lanes of a warp, the warps of
+// the slice, the blocks. Of a column: 16 rows of a group in float32, 16 such chunks, then float64:
+// over chunks of chunks, then over the groups.
+#include <cooperative_groups.h>
+
+#include <limits>
+#include <string>
+
+#include "cuda/channel_sums.cuh"
+#include "cuda/device.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.cuh"
+#include "cuda/rows_across_deal.hpp"
+#include "cuda/rows_across_exchange.cuh"
+#include "cuda/rows_scalars.cuh"
+#include "ops/operands.hpp"
+
+namespace normgrad::cuda {
+namespace {
+
+using Deal = AcrossDeal;
+constexpr int kWarps = Deal::kWarps;
+constexpr int kBatch = Deal::kBatch;
+constexpr int kMostRows = kWarps * kBatch;  // of a round
+constexpr int kCarriers = 4;
+constexpr int kThreads = 32 * (kWarps + kCarriers);
+constexpr int kAhead = 3;   // turns that are summed before dx of one
+constexpr int kRounds = 8;  // on their way in a block
+static_assert(kCarriers > kAhead && kRounds >= 2 * kCarriers);
+static_assert(kBatch == 2);
+constexpr int kChunkTurns = kChunkRows / kBatch;
+
+struct AcrossLaunch {
+  RowsLaunch rows;  // the problem, the buffers and where rows lie
+  AcrossDeal deal;
+  int rounds;
+  Words* parts;    // of a row by every block: kRounds x rows of a round x blocks
+  Words* totals;   // kRounds x rows of a round
+  Words* wide;     // of a row in float64 by every block: 2 x blocks
+  uint8_t* flags;  // of each row, whether it has to be done in float64
+  double* folded;  // column sums, where there are too many rows for float32
+};
+
+// In the order of the workspace.
+struct AcrossWorkspace {
+  AcrossWorkspace(const RowsProblem& problem, const AcrossDeal& deal) {
+    const size_t places = static_cast<size_t>(kRounds) * deal.round_rows();
+    rounds = divide_up(problem.rows, deal.round_rows());
+    parts = sizeof(Words) * places * deal.blocks;
+    totals = sizeof(Words) * places;
+    wide = sizeof(Words) * 2 * deal.blocks;
+    flags = static_cast<size_t>(divide_up(problem.rows, 64) * 64);
+    const size_t columns =
+        static_cast<size_t>(deal.blocks) * 32 * deal.workers() * 16 / size_of(problem.dtype);
+    folded = rounds > kChunkTurns * kChunkRows ? sizeof(double) * 2 * columns : 0;
+    offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
+  }
+  int64_t rounds;
+  size_t parts, totals, wide, flags, folded, offsets;
+  size_t bytes() const { return parts + totals + wide + flags + folded + offsets; }
+};
+
+// A row whose sums are known.
+struct alignas(16) KnownRow {
+  RowScalars scalars;
+  bool wide;
+};
+
+// What the warps of a block share.
+struct Board {
+  Barrier full[kWarps][Deal::kMostTurns];
+  Barrier summed[kRounds], known[kRounds];
+  // Of the rows of a round, by the warps that share them.
+  RowSums sums[kRounds][kMostRows];
+  bool gradient[kRounds][kMostRows];
+  RowScales scales[kRounds][kMostRows];
+  KnownRow rows[kRounds][kMostRows];
+  // For the end.
+  bool any_wide;
+  RowPart wide[kWarps + kCarriers], wide_total;
+};
+
+// kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
+// take longer; the bits are the same.
+template <class T, bool kRms, bool kPlain>
+class AcrossWorker {
+ public:
+  __device__ AcrossWorker(const AcrossLaunch& launch, Board& board, char* ring)
+      : launch_(launch),
+        problem_(launch.rows.problem),
+        board_(board),
+        warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
+        lane_(threadIdx.x % 32),
+        group_(warp_ / launch.deal.warps),
+        units_(min(32, launch.deal.slice - warp_ % launch.deal.warps * 32)),
+        column_((static_cast<int64_t>(blockIdx.x) * launch.deal.slice +
+                 warp_ % launch.deal.warps * 32) *
+                kE),
+        ring_(reinterpret_cast<uint4*>(ring) + warp_ * launch.deal.turns * kTurnUnits) {
+    const int64_t left = problem_.cols - column_;
+    units_ =
+        static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(units_), (left + kE - 1) / kE)));
+    const int64_t own = left - lane_ * kE;
+    count_ = lane_ >= units_ ? 0 : static_cast<int>(min(static_cast<int64_t>(kE), own));
+    load_gamma();
+  }
+
+  // The first turns. Lanes without columns look at zeros for ever.
+  __device__ void start() {
+    for (int turn = 0; turn < launch_.deal.turns; ++turn) {
+#pragma unroll
+      for (int i = 0; i < 2 * kBatch; ++i) {
+        if (count_ == 0) slot(turn, i / 2, i % 2) = {0, 0, 0, 0};
+      }
+      load(turn, turn);
+    }
+  }
+
+  __device__ void work() {
+    const int turns = launch_.deal.turns, ahead = min(kAhead, turns - 1);
+    int sum_turn = 0, write_turn = 0;  // places in the ring
+    uint32_t parity = 0;
+    const auto sum_next = [&](int round) {
+      if (round >= launch_.rounds) return;
+      sum(round, sum_turn, parity);
+      if (++sum_turn == turns) {
+        sum_turn = 0;
+        parity ^= 1;
+      }
+    };
+    for (int round = 0; round < ahead; ++round) sum_next(round);
+#pragma unroll 1
+    for (int round = 0; round < launch_.rounds; ++round) {
+      sum_next(round + ahead);
+      write(round, write_turn);
+      __syncwarp();
+      load(round + turns, write_turn);
+      if (++write_turn == turns) write_turn = 0;
+    }
+  }
+
+  // The column sums of all groups, in `fold`: room for a double per sum.
+  __device__ void put_columns(double* fold) const {
+    const int width = launch_.deal.warps * 32, position = warp_ % launch_.deal.warps * 32 + lane_;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const float last = i < kE ? dgamma_[i % kE] : dbeta_[i % kE];
+      const float chunks = i < kE ? dgamma_chunks_[i % kE] : dbeta_chunks_[i % kE];
+      const double deep = launch_.rounds > kChunkTurns * kChunkRows ? *folded(i) : 0;
+      fold[(i * launch_.deal.groups + group_) * width + position] = deep + (chunks + last);
+    }
+  }
+
+ private:
+  static constexpr int kE = kUnit<T>;
+  static constexpr int kSums = kRms ? kE : 2 * kE;
+  static constexpr int kTurnUnits = kBatch * 2 * 32;  // of a warp's ring
+
+  __device__ int index(int b) const { return group_ * kBatch + b; }  // in a round
+  __device__ int64_t row(int round, int b) const {
+    return static_cast<int64_t>(round) * launch_.deal.round_rows() + index(b);
+  }
+  __device__ uint4& slot(int turn, int b, int tensor) const {
+    return ring_[turn * kTurnUnits + (b * 2 + tensor) * 32 + lane_];
+  }
+  __device__ double* folded(int i) const {
+    const int threads = launch_.deal.workers() * 32;
+    return launch_.folded + (static_cast<int64_t>(blockIdx.x) * kSums + i) * threads + threadIdx.x;
+  }
+
+  __device__ void load_gamma() {
+    const Vector& gamma = problem_.gamma;
+    with_type(gamma.dtype, [&](auto type) {
+      const auto* values = static_cast<const decltype(type)*>(launch_.rows.buffers.gamma) +
+                           (column_ + lane_ * kE) * gamma.stride;
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        gamma_[e] = e < count_ ? 1 : 0;
+        if (gamma.present && e < count_) gamma_[e] = widen(values[e * gamma.stride]);
+      }
+    });
+  }
+
+  // Rows of a round into a place of the ring that nobody looks at any more.
+  __device__ void load(int round, int turn) const {
+    const T* data[2] = {static_cast<const T*>(launch_.rows.buffers.x) + column_,
+                        static_cast<const T*>(launch_.rows.buffers.dy) + column_};
+    if constexpr (kPlain) {
+      if (lane_ > 0 || round >= launch_.rounds) return;
+      const int64_t first = row(round, 0);
+      const int there = static_cast<int>(min(int64_t{kBatch}, problem_.rows - first));
+      Barrier* full = &board_.full[warp_][turn];
+      const uint32_t bytes = 16 * units_;
+      if (there > 0 && bytes > 0) {
+        expect_bytes(full, 2 * there * bytes);
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          if (b >= there) break;
+#pragma unroll
+          for (int tensor = 0; tensor < 2; ++tensor) {
+            const int64_t stride = launch_.rows.strides[tensor == 0 ? kRowX : kRowDy];
+            bulk_copy(&slot(turn, b, tensor), data[tensor] + (first + b) * stride, bytes, full);
+          }
+        }
+      }
+      arrive(full);
+    } else {
+      uint4 units[2 * kBatch];
+#pragma unroll
+      for (int i = 0; i < 2 * kBatch; ++i) {
+        const int64_t r = row(round, i / 2);
+        if (count_ == 0 || r >= problem_.rows) continue;
+        const int64_t offset = row_offset<kPlain>(launch_.rows, i % 2 == 0 ? kRowX : kRowDy, r);
+        units[i] = load_unit(data[i % 2] + offset + lane_ * kE, count_, false);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kBatch; ++i) {
+        if (count_ == 0 || row(round, i / 2) >= problem_.rows) continue;
+        slot(turn, i / 2, i % 2) = units[i];
+      }
+    }
+  }
+
+  // The sums of two rows over the warp. Rows that are not there give anything.
+  __device__ void sum(int round, int turn, uint32_t parity) const {
+    const int place = round % kRounds;
+    if (kPlain) wait(&board_.full[warp_][turn], parity);
+    double2 sums[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const float mean = kRms ? 0 : board_.scales[place][index(b)].mean;
+      float x[kE], dy[kE], g[kE];
+      unpack<T>(slot(turn, b, 0), x);
+      unpack<T>(slot(turn, b, 1), dy);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        g[e] = dy[e] * gamma_[e];
+        if constexpr (!kRms) x[e] -= mean;
+      }
+      sums[b] = {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
+    }
+    // Half a warp adds up the one row, a quarter the one sum.
+    const bool odd = lane_ / 16 % 2, second = lane_ / 8 % 2;
+    const auto fold = [&](double even_row, double odd_row) {
+      return (odd ? odd_row : even_row) + __shfl_xor_sync(~0u, odd ? even_row : odd_row, 16);
+    };
+    const double first_half = fold(sums[0].x, sums[1].x), second_half = fold(sums[0].y, sums[1].y);
+    double sum = (second ? second_half : first_half) +
+                 __shfl_xor_sync(~0u, second ? first_half : second_half, 8);
+#pragma unroll
+    for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    bool gradient = sum != 0;
+    if (__builtin_expect(__any_sync(~0u, second && !gradient), 0)) {
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        float dy[kE];
+        bool any = false;
+        unpack<T>(slot(turn, b, 1), dy);
+#pragma unroll
+        for (int e = 0; e < kE; ++e) any |= dy[e] != 0;
+        any = __any_sync(~0u, any);
+        if (odd == (b == 1)) gradient |= any;
+      }
+    }
+    const int at = index(odd) * launch_.deal.warps + warp_ % launch_.deal.warps;
+    if (lane_ % 8 == 0) {
+      RowSums& to = board_.sums[place][at];
+      (second ? to.second : to.first) = sum;
+      if (second) board_.gradient[place][at] = gradient;
+    }
+    __syncwarp();
+    if (lane_ == 0) arrive(&board_.summed[place]);
+  }
+
+  __device__ void write(int round, int turn) {
+    const int place = round % kRounds;
+    wait(&board_.known[place], round / kRounds & 1);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const KnownRow& known = board_.rows[place][index(b)];
+      if (row(round, b) < problem_.rows && !known.wide) {
+        const RowScalars scalars = known.scalars;
+        float x[kE], dy[kE], dx[kE];
+        unpack<T>(slot(turn, b, 0), x);
+        unpack<T>(slot(turn, b, 1), dy);
+#pragma unroll
+        for (int e = 0; e < kE; ++e) {
+          const float centred = kRms ? x[e] : x[e] - scalars.mean;
+          const float scaled_dy = dy[e] * scalars.scale;
+          dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
+          dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
+          if constexpr (!kRms) dbeta_[e] += dy[e];
+        }
+        if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
+#pragma unroll
+          for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
+        }
+        if (problem_.has_dx && count_ > 0) store_unit(dx_of(round, b), dx, count_, kPlain);
+      }
+    }
+    end_turn(round + 1);
+  }
+
+  __device__ T* dx_of(int round, int b) const {
+    return static_cast<T*>(launch_.rows.buffers.dx) +
+           row_offset<kPlain>(launch_.rows, kRowDx, row(round, b)) + column_ + lane_ * kE;
+  }
+
+  __device__ void end_turn(int turns) {
+    if (turns % kChunkTurns != 0) return;
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      dgamma_chunks_[e] += dgamma_[e];
+      dgamma_[e] = 0;
+      if constexpr (!kRms) {
+        dbeta_chunks_[e] += dbeta_[e];
+        dbeta_[e] = 0;
+      }
+    }
+    constexpr int kDeepTurns = kChunkTurns * kChunkRows;
+    if (turns % kDeepTurns != 0 || launch_.rounds <= kDeepTurns) return;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      float& chunks = i < kE ? dgamma_chunks_[i % kE] : dbeta_chunks_[i % kE];
+      *folded(i) = (turns == kDeepTurns ? 0 : *folded(i)) + chunks;
+      chunks = 0;
+    }
+  }
+
+  const AcrossLaunch& launch_;
+  const RowsProblem& problem_;
+  Board& board_;
+  const int warp_, lane_, group_;
+  int units_;             // of this warp
+  const int64_t column_;  // the first one of this warp
+  int count_;             // columns of this thread
+  uint4* const ring_;
+  float gamma_[kE];
+  float dgamma_[kE] = {}, dgamma_chunks_[kE] = {};
+  float dbeta_[kE] = {}, dbeta_chunks_[kE] = {};
+};
+
+// Lane i has row i of a round. The statistics of later rows are asked for early: memory is busy.
+template <bool kRms, bool kPlain>
+class AcrossCarrier {
+ public:
+  __device__ AcrossCarrier(const AcrossLaunch& launch, Board& board)
+      : launch_(launch),
+        board_(board),
+        lane_(threadIdx.x % 32),
+        rows_(launch.deal.round_rows()),
+        first_(static_cast<int>(threadIdx.x) / 32 - kWarps) {}
+
+  // The scales of this carrier's first round, and the places that this block writes to.
+  __device__ void start() const {
+    put_scales(first_, stats_of(first_));
+    const int block = static_cast<int>(blockIdx.x), blocks = launch_.deal.blocks;
+    for (int i = threadIdx.x - 32 * kWarps; i < kRounds * rows_; i += 32 * kCarriers) {
+      clear_place(&launch_.parts[i * blocks + block]);
+      if (i % blocks == block) clear_place(&launch_.totals[i]);
+      if (i < 2) clear_place(&launch_.wide[i * blocks + block]);
+    }
+  }
+
+  __device__ void work() const {
+#pragma unroll 1
+    for (int round = first_; round < launch_.rounds; round += kCarriers) carry(round);
+  }
+
+ private:
+  __device__ int64_t row(int round) const { return static_cast<int64_t>(round) * rows_ + lane_; }
+  __device__ bool has_row(int round) const {
+    return lane_ < rows_ && row(round) < launch_.rows.problem.rows;
+  }
+  __device__ RowStats stats_of(int round) const {
+    return has_row(round) ? load_stats<kPlain>(launch_.rows, row(round)) : RowStats{};
+  }
+  __device__ void put_scales(int round, RowStats stats) const {
+    if (has_row(round)) board_.scales[round % kRounds][lane_] = make_scales(launch_.rows, stats);
+  }
+
+  __device__ void carry(int round) const {
+    const int place = round % kRounds, warps = launch_.deal.warps, blocks = launch_.deal.blocks;
+    const unsigned tag = tag_of(round / kRounds);
+    const RowStats later = stats_of(round + kCarriers);
+    wait(&board_.summed[place], round / kRounds & 1);
+    if (has_row(round)) {
+      RowPart part;
+#pragma unroll 4
+      for (int i = lane_ * warps; i < (lane_ + 1) * warps; ++i) {
+        const RowSums& sums = board_.sums[place][i];
+        part.add({{sums.first, sums.second}, board_.gradient[place][i]});
+      }
+      send_part(&launch_.parts[(place * rows_ + lane_) * blocks + blockIdx.x], part, tag);
+    }
+    __syncwarp();
+    // Row by row, those that belong to this block.
+    const int64_t first = static_cast<int64_t>(round) * rows_;
+    const auto shift = static_cast<int>(first % blocks);
+    for (int i = (static_cast<int>(blockIdx.x) - shift + blocks) % blocks;
+         i < rows_ && first + i < launch_.rows.problem.rows; i += blocks) {
+      const RowPart total =
+          gather_parts<Deal::kBlocks>(&launch_.parts[(place * rows_ + i) * blocks], blocks, tag);
+      if (lane_ == 0) send_part(&launch_.totals[place * rows_ + i], total, tag);
+    }
+    if (has_row(round)) {
+      const KnownRow known = know(receive_part(&launch_.totals[place * rows_ + lane_], tag), place);
+      board_.rows[place][lane_] = known;
+      launch_.flags[row(round)] = known.wide;  // by every block, for itself
+      if (known.wide) board_.any_wide = true;
+    }
+    // Every warp is done with the round before that one, whose place it takes.
+    put_scales(round + kCarriers, later);
+    __syncwarp();
+    if (lane_ == 0) arrive(&board_.known[place]);
+  }
+
+  // Rows of zeros in dy are common and float32 serves them.
+  __device__ KnownRow know(const RowPart& total, int place) const {
+    const double2 sums = total.sums;
+    KnownRow known = {};
+    if (make_scalars<kRms>(launch_.rows, board_.scales[place][lane_], sums, known.scalars)) {
+      return known;
+    }
+    const RowScalars& s = known.scalars;
+    const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
+    known.wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
+    return known;
+  }
+
+  const AcrossLaunch& launch_;
+  Board& board_;
+  const int lane_, rows_;
+  const int first_;  // round
+};
+
+// The columns of this block.
+template <class T>
+__device__ int columns_of(const AcrossLaunch& launch) {
+  const int64_t most = static_cast<int64_t>(launch.deal.slice) * kUnit<T>;
+  return static_cast<int>(min(launch.rows.problem.cols - blockIdx.x * most, most));
+}
+
+// A row in float64, from memory, by all threads of all blocks; `number` of its kind.
+template <class T, bool kRms>
+__device__ void write_wide_row(const AcrossLaunch& launch, Board& board, double* fold, int64_t row,
+                               int number) {
+  const RowsLaunch& rows = launch.rows;
+  const RowsProblem& problem = rows.problem;
+  constexpr int kE = kUnit<T>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.deal.slice * kE;
+  const int count = columns_of<T>(launch);
+  const T* x = static_cast<const T*>(rows.buffers.x) + row_offset<false>(rows, kRowX, row) + first;
+  const T* dy =
+      static_cast<const T*>(rows.buffers.dy) + row_offset<false>(rows, kRowDy, row) + first;
+  T* dx = static_cast<T*>(rows.buffers.dx) + row_offset<false>(rows, kRowDx, row) + first;
+  const auto g_of = [&](int c) {
+    const double g = widen(dy[c]);
+    return problem.gamma.present ? g * load_value(problem.gamma, rows.buffers.gamma, first + c) : g;
+  };
+  const bool from_x = problem.statistics == RowStatistics::kFromX;
+  const RowStats stats = load_stats<false>(rows, row);
+  Normalizer n = from_x ? Normalizer{0, 1, 1} : normalizer_of(problem, stats, 0);
+  RowPart part;
+  for (int c = threadIdx.x; c < count; c += kThreads) {
+    const double value = widen(x[c]), g = g_of(c);
+    part.add({{kRms ? value * value : g, g * n.x_hat(value)}});
+  }
+  part = warp_sum(part);
+  if (lane == 0) board.wide[warp] = part;
+  __syncthreads();
+  if (warp == 0) {
+    part = {};
+    for (const RowPart& each : board.wide) part.add(each);
+    Words* places = launch.wide + number % 2 * launch.deal.blocks;
+    if (lane == 0) send_part(&places[blockIdx.x], part, tag_of(number / 2));
+    part = gather_parts<Deal::kBlocks>(places, launch.deal.blocks, tag_of(number / 2));
+    if (lane == 0) board.wide_total = part;
+  }
+  __syncthreads();
+  const double2 sums = board.wide_total.sums;
+  if (from_x) n = normalizer_of(problem, stats, sums.x * rows.per_col);
+  const double c1 = kRms ? 0 : sums.x * rows.per_col;
+  const double c2 = sums.y * (from_x ? n.scale : 1) * rows.per_col;
+  const int pitch = launch.deal.groups * launch.deal.warps * 32;
+  for (int c = threadIdx.x; c < count; c += kThreads) {
+    const double x_hat = n.x_hat(widen(x[c])), dy_value = widen(dy[c]), g = g_of(c);
+    fold[c % kE * pitch + c / kE] += dy_value * x_hat;
+    if (!kRms) fold[(kE + c % kE) * pitch + c / kE] += dy_value;
+    if (problem.has_dx) {
+      dx[c] = narrow<T>(static_cast<float>(n.r * (g - c1 - x_hat * c2)));
+    }
+  }
+}
+
+// All of them, in order: the same ones in every block.
+template <class T, bool kRms>
+__device__ void write_wide_rows(const AcrossLaunch& launch, Board& board, double* fold) {
+  int number = 0;
+  for (int64_t first = 0; first < launch.rows.problem.rows; first += 32) {
+    const int64_t row = first + threadIdx.x % 32;
+    const bool wide = row < launch.rows.problem.rows && launch.flags[row] != 0;
+    if (!__any_sync(~0u, wide)) continue;
+    for (int i = 0; i < 32; ++i) {
+      if (__shfl_sync(~0u, wide ? 1 : 0, i) != 0) {
+        write_wide_row<T, kRms>(launch, board, fold, first + i, number++);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// The groups' sums in order, to dgamma and dbeta.
+template <class T, bool kRms>
+__device__ void write_columns(const AcrossLaunch& launch, const double* fold) {
+  const RowsProblem& problem = launch.rows.problem;
+  constexpr int kE = kUnit<T>;
+  const int width = launch.deal.warps * 32, groups = launch.deal.groups;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.deal.slice * kE;
+  const int count =
+      static_cast<int>(min(problem.cols - first, static_cast<int64_t>(launch.deal.slice) * kE));
+  for (int which = 0; which < 2; ++which) {
+    const Vector& vector = which == 0 ? problem.dgamma : problem.dbeta;
+    void* out = which == 0 ? launch.rows.buffers.dgamma : launch.rows.buffers.dbeta;
+    if (!vector.present) continue;
+    for (int c = threadIdx.x; c < count; c += kThreads) {
+      const double* terms = fold + (which * kE + c % kE) * groups * width + c / kE;
+      double sum = 0;
+      for (int group = 0; group < groups; ++group) sum += terms[group * width];
+      store_value(vector, out, first + c, sum);
+    }
+  }
+}
+
+template <class T, bool kRms, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 1)
+    across_kernel(const __grid_constant__ AcrossLaunch launch) {
+#if NORMGRAD_HOPPER
+  char* ring = dynamic_shared<char>();
+  auto& board = in_shared<Board>();
+  if (threadIdx.x < kWarps * Deal::kMostTurns) init_barrier(&board.full[0][threadIdx.x], 1);
+  if (threadIdx.x == 0) board.any_wide = false;
+  if (threadIdx.x < kRounds) {
+    init_barrier(&board.summed[threadIdx.x], launch.deal.workers());
+    init_barrier(&board.known[threadIdx.x], 1);
+  }
+  fence_barrier_init();
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (warp >= kWarps) {
+    const AcrossCarrier<kRms, kPlain> carrier(launch, board);
+    carrier.start();
+    __syncthreads();
+    cooperative_groups::this_grid().sync();
+    carrier.work();
+    __syncthreads();
+  } else {
+    const bool works = warp < launch.deal.workers();
+    AcrossWorker<T, kRms, kPlain> worker(launch, board, ring);
+    if (works) worker.start();
+    __syncthreads();
+    cooperative_groups::this_grid().sync();
+    if (works) worker.work();
+    __syncthreads();
+    if (works) worker.put_columns(reinterpret_cast<double*>(ring));
+  }
+  __syncthreads();
+  auto* fold = reinterpret_cast<double*>(ring);
+  if (board.any_wide) write_wide_rows<T, kRms>(launch, board, fold);
+  write_columns<T, kRms>(launch, fold);
+#endif
+}
+
+Status launch_across(const RowsProblem& problem, const Buffers& buffers, void* workspace,
+                     void* stream) {
+  const AcrossDeal deal = across_deal_of(problem.cols, problem.dtype);
+  const AcrossWorkspace layout(problem, deal);
+  char* memory = static_cast<char*>(workspace);
+  AcrossLaunch launch = {};
+  launch.rows.problem = problem;
+  launch.rows.buffers = buffers;
+  launch.rows.per_col = 1 / static_cast<double>(problem.cols);
+  launch.deal = deal;
+  launch.rounds = static_cast<int>(layout.rounds);
+  const auto take = [&](size_t bytes) {
+    memory += bytes;
+    return memory - bytes;
+  };
+  launch.parts = reinterpret_cast<Words*>(take(layout.parts));
+  launch.totals = reinterpret_cast<Words*>(take(layout.totals));
+  launch.wide = reinterpret_cast<Words*>(take(layout.wide));
+  launch.flags = reinterpret_cast<uint8_t*>(take(layout.flags));
+  launch.folded = reinterpret_cast<double*>(take(layout.folded));
+  auto* offsets = reinterpret_cast<int64_t*>(take(layout.offsets));
+  NORMGRAD_RETURN_IF_ERROR(locate_rows(launch.rows, offsets, stream));
+
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  const auto aligned = [&](const void* data, const RowsProblem::LeadStrides& lead) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && lead[0] % unit == 0;
+  };
+  const bool plain = problem.cols % unit == 0 && problem.lead_rank <= 1 &&
+                     aligned(buffers.x, problem.x) && aligned(buffers.dy, problem.dy) &&
+                     (!problem.has_dx || aligned(buffers.dx, problem.dx));
+  Launch shape = {static_cast<unsigned>(deal.blocks), kThreads};
+  // The ring, or a double per column sum when it is done.
+  shape.shared = static_cast<size_t>(deal.workers()) * 32 *
+                 std::max<int64_t>(deal.turns * kBatch * 32, 2 * sizeof(double) * unit);
+  shape.cooperative = true;
+  return with_type(problem.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto kernel =
+        is_rms(problem.statistics)
+            ? (plain ? &across_kernel<T, true, true> : &across_kernel<T, true, false>)
+            : (plain ? &across_kernel<T, false, true> : &across_kernel<T, false, false>);
+    return launch_kernel(kernel, shape, stream, launch);
+  });
+}
+
+}  // namespace
+
+Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  NORMGRAD_RETURN_IF_ERROR(check_hopper("rows_across"));
+  const AcrossDeal deal = across_deal_of(problem.cols, problem.dtype);
+  if (deal.blocks == 0) {
+    return {Code::kUnsupportedDevice, "rows_across: expected shorter rows"};
+  }
+  if (multiprocessors() < deal.blocks) {
+    return {Code::kUnsupportedDevice,
+            "rows_across: expected a GPU of " + std::to_string(deal.blocks) + " multiprocessors"};
+  }
+  if (problem.rows > std::numeric_limits<int>::max()) {
+    return {Code::kUnsupportedDevice, "rows_across: expected fewer rows"};
+  }
+  kernel = {"rows_across", AcrossWorkspace(problem, deal).bytes(), &launch_across};
+  return {};
+}
+
+}  // namespace normgrad::cuda

@@ -38,21 +38,21 @@ namespace {
 using Deal = AcrossDeal;
 constexpr int kWarps = Deal::kWarps;
 constexpr int kBatch = Deal::kBatch;
-constexpr int kMostRows = kWarps * kBatch;  // of a round
-constexpr int kCarriers = 4;
-constexpr int kThreads = 32 * (kWarps + kCarriers);
-constexpr int kAhead = 3;   // turns that are summed before dx of one
-constexpr int kRounds = 8;  // on their way in a block
-static_assert(kCarriers > kAhead && kRounds >= 2 * kCarriers);
+constexpr int kMostRows = kWarps * kBatch;    // of a round
+constexpr int kAhead = 3;                     // turns that are summed before dx of one
+constexpr int kCarriers = kAhead + 1;         // warps that exchange, a round each
+constexpr int kRounds = kCarriers;            // on their way in a block
+constexpr int kFetcher = kWarps + kCarriers;  // the warp
+constexpr int kThreads = 32 * (kFetcher + 1);
 static_assert(kBatch == 2);
-constexpr int kChunkTurns = kChunkRows / kBatch;
+constexpr int kChunkTurns = kChunkRows / kBatch, kDeepTurns = kChunkTurns * kChunkRows;
 
 struct AcrossLaunch {
   RowsLaunch rows;  // the problem, the buffers and where rows lie
   AcrossDeal deal;
   int rounds;
   Words* parts;    // of a row by every block: kRounds x rows of a round x blocks
-  Words* totals;   // kRounds x rows of a round
+  Words* totals;   // for every block: blocks x kRounds x rows of a round
   Words* wide;     // of a row in float64 by every block: 2 x blocks
   uint8_t* flags;  // of each row, whether it has to be done in float64
   double* folded;  // column sums, where there are too many rows for float32
@@ -64,12 +64,12 @@ struct AcrossWorkspace {
     const size_t places = static_cast<size_t>(kRounds) * deal.round_rows();
     rounds = divide_up(problem.rows, deal.round_rows());
     parts = sizeof(Words) * places * deal.blocks;
-    totals = sizeof(Words) * places;
+    totals = sizeof(Words) * places * deal.blocks;
     wide = sizeof(Words) * 2 * deal.blocks;
     flags = static_cast<size_t>(divide_up(problem.rows, 64) * 64);
     const size_t columns =
         static_cast<size_t>(deal.blocks) * 32 * deal.workers() * 16 / size_of(problem.dtype);
-    folded = rounds > kChunkTurns * kChunkRows ? sizeof(double) * 2 * columns : 0;
+    folded = rounds > kDeepTurns ? sizeof(double) * 2 * columns : 0;
     offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
   }
   int64_t rounds;
@@ -85,56 +85,59 @@ struct alignas(16) KnownRow {
 
 // What the warps of a block share.
 struct Board {
-  Barrier full[kWarps][Deal::kMostTurns];
+  Barrier full[kWarps][Deal::kMostTurns], empty[kWarps][Deal::kMostTurns];  // of each group
   Barrier summed[kRounds], known[kRounds];
-  // Of the rows of a round, by the warps that share them.
-  RowSums sums[kRounds][kMostRows];
-  bool gradient[kRounds][kMostRows];
-  RowScales scales[kRounds][kMostRows];
+  float means[kRounds][kMostRows];
+  double sums[kRounds][kWarps][32];  // lane i: of row i / 16 of two, the sum i / 8 % 2
   KnownRow rows[kRounds][kMostRows];
   // For the end.
   bool any_wide;
-  RowPart wide[kWarps + kCarriers], wide_total;
+  RowPart wide[kThreads / 32], wide_total;
 };
+
+// The columns of this block.
+template <class T>
+__device__ int columns_of(const AcrossLaunch& launch) {
+  const int64_t most = static_cast<int64_t>(launch.deal.slice) * kUnit<T>;
+  return static_cast<int>(min(launch.rows.problem.cols - blockIdx.x * most, most));
+}
 
 // kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
 // take longer; the bits are the same.
 template <class T, bool kRms, bool kPlain>
 class AcrossWorker {
  public:
-  __device__ AcrossWorker(const AcrossLaunch& launch, Board& board, char* ring)
+  __device__ AcrossWorker(const AcrossLaunch& launch, Board& board, uint4* ring)
       : launch_(launch),
         problem_(launch.rows.problem),
         board_(board),
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         lane_(threadIdx.x % 32),
         group_(warp_ / launch.deal.warps),
-        units_(min(32, launch.deal.slice - warp_ % launch.deal.warps * 32)),
-        column_((static_cast<int64_t>(blockIdx.x) * launch.deal.slice +
-                 warp_ % launch.deal.warps * 32) *
-                kE),
-        ring_(reinterpret_cast<uint4*>(ring) + warp_ * launch.deal.turns * kTurnUnits) {
-    const int64_t left = problem_.cols - column_;
-    units_ =
-        static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(units_), (left + kE - 1) / kE)));
-    const int64_t own = left - lane_ * kE;
-    count_ = lane_ >= units_ ? 0 : static_cast<int>(min(static_cast<int64_t>(kE), own));
+        width_(launch.deal.warps * 32),
+        position_(warp_ % launch.deal.warps * 32 + lane_),
+        column_((static_cast<int64_t>(blockIdx.x) * launch.deal.slice + position_) * kE),
+        ring_(ring + group_ * launch.deal.turns * 2 * kBatch * width_ + position_) {
+    const int64_t left = position_ < launch.deal.slice ? problem_.cols - column_ : 0;
+    count_ = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(kE), left)));
+    dx_ = static_cast<T*>(launch.rows.buffers.dx) + column_;
+    if (kPlain) dx_ += index(0) * launch.rows.strides[kRowDx];
     load_gamma();
   }
 
-  // The first turns. Lanes without columns look at zeros for ever.
+  // Threads without columns look at zeros for ever.
   __device__ void start() {
     for (int turn = 0; turn < launch_.deal.turns; ++turn) {
 #pragma unroll
       for (int i = 0; i < 2 * kBatch; ++i) {
         if (count_ == 0) slot(turn, i / 2, i % 2) = {0, 0, 0, 0};
       }
-      load(turn, turn);
+      if (!kPlain) load(turn, turn);
     }
   }
 
   __device__ void work() {
-    const int turns = launch_.deal.turns, ahead = min(kAhead, turns - 1);
+    const int turns = launch_.deal.turns;
     int sum_turn = 0, write_turn = 0;  // places in the ring
     uint32_t parity = 0;
     const auto sum_next = [&](int round) {
@@ -145,40 +148,42 @@ class AcrossWorker {
         parity ^= 1;
       }
     };
-    for (int round = 0; round < ahead; ++round) sum_next(round);
+    for (int round = 0; round < kAhead; ++round) sum_next(round);
 #pragma unroll 1
     for (int round = 0; round < launch_.rounds; ++round) {
-      sum_next(round + ahead);
+      sum_next(round + kAhead);
       write(round, write_turn);
-      __syncwarp();
-      load(round + turns, write_turn);
+      if (kPlain) {
+        __syncwarp();
+        if (lane_ == 0) arrive(&board_.empty[group_][write_turn]);
+      } else {
+        load(round + turns, write_turn);
+      }
       if (++write_turn == turns) write_turn = 0;
     }
   }
 
   // The column sums of all groups, in `fold`: room for a double per sum.
   __device__ void put_columns(double* fold) const {
-    const int width = launch_.deal.warps * 32, position = warp_ % launch_.deal.warps * 32 + lane_;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const float last = i < kE ? dgamma_[i % kE] : dbeta_[i % kE];
       const float chunks = i < kE ? dgamma_chunks_[i % kE] : dbeta_chunks_[i % kE];
-      const double deep = launch_.rounds > kChunkTurns * kChunkRows ? *folded(i) : 0;
-      fold[(i * launch_.deal.groups + group_) * width + position] = deep + (chunks + last);
+      const double deep = launch_.rounds > kDeepTurns ? *folded(i) : 0;
+      fold[(i * launch_.deal.groups + group_) * width_ + position_] = deep + (chunks + last);
     }
   }
 
  private:
   static constexpr int kE = kUnit<T>;
   static constexpr int kSums = kRms ? kE : 2 * kE;
-  static constexpr int kTurnUnits = kBatch * 2 * 32;  // of a warp's ring
 
   __device__ int index(int b) const { return group_ * kBatch + b; }  // in a round
-  __device__ int64_t row(int round, int b) const {
-    return static_cast<int64_t>(round) * launch_.deal.round_rows() + index(b);
+  __device__ int row(int round, int b) const {
+    return round * launch_.deal.round_rows() + index(b);
   }
   __device__ uint4& slot(int turn, int b, int tensor) const {
-    return ring_[turn * kTurnUnits + (b * 2 + tensor) * 32 + lane_];
+    return ring_[((turn * kBatch + b) * 2 + tensor) * width_];
   }
   __device__ double* folded(int i) const {
     const int threads = launch_.deal.workers() * 32;
@@ -188,8 +193,8 @@ class AcrossWorker {
   __device__ void load_gamma() {
     const Vector& gamma = problem_.gamma;
     with_type(gamma.dtype, [&](auto type) {
-      const auto* values = static_cast<const decltype(type)*>(launch_.rows.buffers.gamma) +
-                           (column_ + lane_ * kE) * gamma.stride;
+      const auto* values =
+          static_cast<const decltype(type)*>(launch_.rows.buffers.gamma) + column_ * gamma.stride;
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
         gamma_[e] = e < count_ ? 1 : 0;
@@ -198,54 +203,30 @@ class AcrossWorker {
     });
   }
 
-  // Rows of a round into a place of the ring that nobody looks at any more.
+  // This thread's part of the rows of a round, where bulk copies cannot be used.
   __device__ void load(int round, int turn) const {
-    const T* data[2] = {static_cast<const T*>(launch_.rows.buffers.x) + column_,
-                        static_cast<const T*>(launch_.rows.buffers.dy) + column_};
-    if constexpr (kPlain) {
-      if (lane_ > 0 || round >= launch_.rounds) return;
-      const int64_t first = row(round, 0);
-      const int there = static_cast<int>(min(int64_t{kBatch}, problem_.rows - first));
-      Barrier* full = &board_.full[warp_][turn];
-      const uint32_t bytes = 16 * units_;
-      if (there > 0 && bytes > 0) {
-        expect_bytes(full, 2 * there * bytes);
-#pragma unroll
-        for (int b = 0; b < kBatch; ++b) {
-          if (b >= there) break;
-#pragma unroll
-          for (int tensor = 0; tensor < 2; ++tensor) {
-            const int64_t stride = launch_.rows.strides[tensor == 0 ? kRowX : kRowDy];
-            bulk_copy(&slot(turn, b, tensor), data[tensor] + (first + b) * stride, bytes, full);
-          }
-        }
-      }
-      arrive(full);
-    } else {
-      uint4 units[2 * kBatch];
-#pragma unroll
-      for (int i = 0; i < 2 * kBatch; ++i) {
-        const int64_t r = row(round, i / 2);
-        if (count_ == 0 || r >= problem_.rows) continue;
-        const int64_t offset = row_offset<kPlain>(launch_.rows, i % 2 == 0 ? kRowX : kRowDy, r);
-        units[i] = load_unit(data[i % 2] + offset + lane_ * kE, count_, false);
-      }
-#pragma unroll
-      for (int i = 0; i < 2 * kBatch; ++i) {
-        if (count_ == 0 || row(round, i / 2) >= problem_.rows) continue;
-        slot(turn, i / 2, i % 2) = units[i];
-      }
+    if (count_ == 0) return;
+#pragma unroll 1
+    for (int b = 0; b < kBatch && row(round, b) < problem_.rows; ++b) {
+      const auto fetch = [&](const void* data, RowTensor tensor) {
+        const int64_t offset = row_offset<kPlain>(launch_.rows, tensor, row(round, b));
+        return load_unit(static_cast<const T*>(data) + offset + column_, count_, false);
+      };
+      const uint4 x = fetch(launch_.rows.buffers.x, kRowX);
+      slot(turn, b, 1) = fetch(launch_.rows.buffers.dy, kRowDy);
+      slot(turn, b, 0) = x;
     }
   }
 
-  // The sums of two rows over the warp. Rows that are not there give anything.
+  // The sums of two rows: eight lanes have one sum of one row. Rows that are not there give
+  // anything.
   __device__ void sum(int round, int turn, uint32_t parity) const {
     const int place = round % kRounds;
-    if (kPlain) wait(&board_.full[warp_][turn], parity);
+    if (kPlain) wait(&board_.full[group_][turn], parity);
     double2 sums[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const float mean = kRms ? 0 : board_.scales[place][index(b)].mean;
+      const float mean = kRms ? 0 : board_.means[place][index(b)];
       float x[kE], dy[kE], g[kE];
       unpack<T>(slot(turn, b, 0), x);
       unpack<T>(slot(turn, b, 1), dy);
@@ -256,35 +237,12 @@ class AcrossWorker {
       }
       sums[b] = {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
     }
-    // Half a warp adds up the one row, a quarter the one sum.
-    const bool odd = lane_ / 16 % 2, second = lane_ / 8 % 2;
-    const auto fold = [&](double even_row, double odd_row) {
-      return (odd ? odd_row : even_row) + __shfl_xor_sync(~0u, odd ? even_row : odd_row, 16);
+    const bool odd = lane_ & 16, second = lane_ & 8;
+    const auto fold = [](bool upper, double a, double b, int mask) {
+      return (upper ? b : a) + __shfl_xor_sync(~0u, upper ? a : b, mask);
     };
-    const double first_half = fold(sums[0].x, sums[1].x), second_half = fold(sums[0].y, sums[1].y);
-    double sum = (second ? second_half : first_half) +
-                 __shfl_xor_sync(~0u, second ? first_half : second_half, 8);
-#pragma unroll
-    for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-    bool gradient = sum != 0;
-    if (__builtin_expect(__any_sync(~0u, second && !gradient), 0)) {
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        float dy[kE];
-        bool any = false;
-        unpack<T>(slot(turn, b, 1), dy);
-#pragma unroll
-        for (int e = 0; e < kE; ++e) any |= dy[e] != 0;
-        any = __any_sync(~0u, any);
-        if (odd == (b == 1)) gradient |= any;
-      }
-    }
-    const int at = index(odd) * launch_.deal.warps + warp_ % launch_.deal.warps;
-    if (lane_ % 8 == 0) {
-      RowSums& to = board_.sums[place][at];
-      (second ? to.second : to.first) = sum;
-      if (second) board_.gradient[place][at] = gradient;
-    }
+    board_.sums[place][warp_][lane_] =
+        fold(second, fold(odd, sums[0].x, sums[1].x, 16), fold(odd, sums[0].y, sums[1].y, 16), 8);
     __syncwarp();
     if (lane_ == 0) arrive(&board_.summed[place]);
   }
@@ -295,32 +253,33 @@ class AcrossWorker {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const KnownRow& known = board_.rows[place][index(b)];
-      if (row(round, b) < problem_.rows && !known.wide) {
-        const RowScalars scalars = known.scalars;
-        float x[kE], dy[kE], dx[kE];
-        unpack<T>(slot(turn, b, 0), x);
-        unpack<T>(slot(turn, b, 1), dy);
+      if (row(round, b) >= problem_.rows || known.wide) continue;
+      const RowScalars scalars = known.scalars;
+      float x[kE], dy[kE], dx[kE];
+      unpack<T>(slot(turn, b, 0), x);
+      unpack<T>(slot(turn, b, 1), dy);
 #pragma unroll
-        for (int e = 0; e < kE; ++e) {
-          const float centred = kRms ? x[e] : x[e] - scalars.mean;
-          const float scaled_dy = dy[e] * scalars.scale;
-          dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
-          dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
-          if constexpr (!kRms) dbeta_[e] += dy[e];
-        }
-        if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
+      for (int e = 0; e < kE; ++e) {
+        const float centred = kRms ? x[e] : x[e] - scalars.mean;
+        const float scaled_dy = dy[e] * scalars.scale;
+        dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
+        dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
+        if constexpr (!kRms) dbeta_[e] += dy[e];
+      }
+      if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
 #pragma unroll
-          for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
-        }
-        if (problem_.has_dx && count_ > 0) store_unit(dx_of(round, b), dx, count_, kPlain);
+        for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
+      }
+      if (!problem_.has_dx || count_ == 0) continue;
+      if constexpr (kPlain) {
+        *reinterpret_cast<uint4*>(dx_ + b * launch_.rows.strides[kRowDx]) = pack<T>(dx);
+      } else {
+        store_unit(dx_ + row_offset<kPlain>(launch_.rows, kRowDx, row(round, b)), dx, count_,
+                   false);
       }
     }
+    if (kPlain) dx_ += launch_.deal.round_rows() * launch_.rows.strides[kRowDx];
     end_turn(round + 1);
-  }
-
-  __device__ T* dx_of(int round, int b) const {
-    return static_cast<T*>(launch_.rows.buffers.dx) +
-           row_offset<kPlain>(launch_.rows, kRowDx, row(round, b)) + column_ + lane_ * kE;
   }
 
   __device__ void end_turn(int turns) {
@@ -334,7 +293,6 @@ class AcrossWorker {
         dbeta_[e] = 0;
       }
     }
-    constexpr int kDeepTurns = kChunkTurns * kChunkRows;
     if (turns % kDeepTurns != 0 || launch_.rounds <= kDeepTurns) return;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
@@ -348,97 +306,191 @@ class AcrossWorker {
   const RowsProblem& problem_;
   Board& board_;
   const int warp_, lane_, group_;
-  int units_;             // of this warp
-  const int64_t column_;  // the first one of this warp
-  int count_;             // columns of this thread
+  const int width_, position_;  // in the group
+  const int64_t column_;        // the first one of this thread
   uint4* const ring_;
+  int count_;  // columns of this thread
+  T* dx_;      // kPlain: of the first row of a turn
   float gamma_[kE];
   float dgamma_[kE] = {}, dgamma_chunks_[kE] = {};
   float dbeta_[kE] = {}, dbeta_chunks_[kE] = {};
 };
 
-// Lane i has row i of a round. The statistics of later rows are asked for early: memory is busy.
-template <bool kRms, bool kPlain>
-class AcrossCarrier {
+// One warp fetches for all: lane i for group i.
+template <class T>
+class AcrossFetcher {
  public:
-  __device__ AcrossCarrier(const AcrossLaunch& launch, Board& board)
+  __device__ AcrossFetcher(const AcrossLaunch& launch, Board& board, uint4* ring)
       : launch_(launch),
         board_(board),
+        group_(threadIdx.x % 32),
+        width_(launch.deal.warps * 32),
+        bytes_(columns_of<T>(launch) * sizeof(T)),
+        row_(group_ * kBatch),
+        ring_(ring + group_ * launch.deal.turns * 2 * kBatch * width_) {
+    const int64_t column = static_cast<int64_t>(blockIdx.x) * launch.deal.slice * kUnit<T>;
+    x_ = static_cast<const T*>(launch.rows.buffers.x) + row_ * launch.rows.strides[kRowX] + column;
+    dy_ =
+        static_cast<const T*>(launch.rows.buffers.dy) + row_ * launch.rows.strides[kRowDy] + column;
+  }
+
+  // As many rounds as there is room for, then the others.
+  __device__ void start() { fetch_until(min(launch_.deal.turns, launch_.rounds)); }
+  __device__ void work() { fetch_until(launch_.rounds); }
+
+ private:
+  __device__ void fetch_until(int end) {
+    if (group_ >= launch_.deal.groups) return;
+#pragma unroll 1
+    for (; round_ < end; ++round_) fetch();
+  }
+  __device__ void fetch() {
+    const int64_t x_stride = launch_.rows.strides[kRowX], dy_stride = launch_.rows.strides[kRowDy];
+    const int turns = launch_.deal.turns, round_rows = launch_.deal.round_rows();
+    Barrier* full = &board_.full[group_][turn_];
+    uint4* to = ring_ + turn_ * 2 * kBatch * width_;
+    if (round_ >= turns) wait(&board_.empty[group_][turn_], parity_);
+    const int there = max(0, min(kBatch, static_cast<int>(launch_.rows.problem.rows) - row_));
+    expect_bytes(full, 2 * there * bytes_);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (b >= there) break;
+      bulk_copy(to + 2 * b * width_, x_ + b * x_stride, bytes_, full);
+      bulk_copy(to + (2 * b + 1) * width_, dy_ + b * dy_stride, bytes_, full);
+    }
+    arrive(full);
+    x_ += round_rows * x_stride;
+    dy_ += round_rows * dy_stride;
+    row_ += round_rows;
+    if (++turn_ == turns) {
+      turn_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  const AcrossLaunch& launch_;
+  Board& board_;
+  const int group_, width_;
+  const uint32_t bytes_;
+  int round_ = 0, row_;  // the first one of a turn
+  int turn_ = 0;
+  uint32_t parity_ = 1;  // of what `empty` is waited for; nobody waits in the first turns
+  uint4* const ring_;
+  const T *x_, *dy_;
+};
+
+// Lane i has row i of a round. The statistics of later rows are asked for early: memory is busy.
+template <class T, bool kRms, bool kPlain>
+class AcrossCarrier {
+ public:
+  __device__ AcrossCarrier(const AcrossLaunch& launch, Board& board, const uint4* ring)
+      : launch_(launch),
+        board_(board),
+        ring_(ring),
         lane_(threadIdx.x % 32),
         rows_(launch.deal.round_rows()),
-        first_(static_cast<int>(threadIdx.x) / 32 - kWarps) {}
+        first_(static_cast<int>(threadIdx.x) / 32 - kWarps),
+        totals_(launch.totals + static_cast<int64_t>(blockIdx.x) * kRounds * rows_) {}
 
-  // The scales of this carrier's first round, and the places that this block writes to.
-  __device__ void start() const {
+  // What is known of this carrier's first round, and the places that this block reads or writes.
+  __device__ void start() {
     put_scales(first_, stats_of(first_));
     const int block = static_cast<int>(blockIdx.x), blocks = launch_.deal.blocks;
     for (int i = threadIdx.x - 32 * kWarps; i < kRounds * rows_; i += 32 * kCarriers) {
       clear_place(&launch_.parts[i * blocks + block]);
-      if (i % blocks == block) clear_place(&launch_.totals[i]);
+      clear_place(&totals_[i]);
       if (i < 2) clear_place(&launch_.wide[i * blocks + block]);
     }
   }
 
-  __device__ void work() const {
+  __device__ void work() {
 #pragma unroll 1
     for (int round = first_; round < launch_.rounds; round += kCarriers) carry(round);
   }
 
  private:
-  __device__ int64_t row(int round) const { return static_cast<int64_t>(round) * rows_ + lane_; }
+  __device__ int row(int round) const { return round * rows_ + lane_; }
   __device__ bool has_row(int round) const {
     return lane_ < rows_ && row(round) < launch_.rows.problem.rows;
   }
   __device__ RowStats stats_of(int round) const {
     return has_row(round) ? load_stats<kPlain>(launch_.rows, row(round)) : RowStats{};
   }
-  __device__ void put_scales(int round, RowStats stats) const {
-    if (has_row(round)) board_.scales[round % kRounds][lane_] = make_scales(launch_.rows, stats);
+  __device__ void put_scales(int round, RowStats stats) {
+    scales_ = make_scales(launch_.rows, stats);
+    if (lane_ < rows_) board_.means[round % kRounds][lane_] = scales_.mean;
   }
 
-  __device__ void carry(int round) const {
-    const int place = round % kRounds, warps = launch_.deal.warps, blocks = launch_.deal.blocks;
+  __device__ void carry(int round) {
+    const int place = round % kRounds, blocks = launch_.deal.blocks;
     const unsigned tag = tag_of(round / kRounds);
     const RowStats later = stats_of(round + kCarriers);
     wait(&board_.summed[place], round / kRounds & 1);
+    RowPart part = {block_sums(place), true};
     if (has_row(round)) {
-      RowPart part;
-#pragma unroll 4
-      for (int i = lane_ * warps; i < (lane_ + 1) * warps; ++i) {
-        const RowSums& sums = board_.sums[place][i];
-        part.add({{sums.first, sums.second}, board_.gradient[place][i]});
-      }
+      if (part.sums.y == 0) part.gradient = has_gradient(round);
       send_part(&launch_.parts[(place * rows_ + lane_) * blocks + blockIdx.x], part, tag);
     }
     __syncwarp();
     // Row by row, those that belong to this block.
-    const int64_t first = static_cast<int64_t>(round) * rows_;
-    const auto shift = static_cast<int>(first % blocks);
-    for (int i = (static_cast<int>(blockIdx.x) - shift + blocks) % blocks;
+    const int first = round * rows_;
+    for (int i = (static_cast<int>(blockIdx.x) - first % blocks + blocks) % blocks;
          i < rows_ && first + i < launch_.rows.problem.rows; i += blocks) {
       const RowPart total =
           gather_parts<Deal::kBlocks>(&launch_.parts[(place * rows_ + i) * blocks], blocks, tag);
-      if (lane_ == 0) send_part(&launch_.totals[place * rows_ + i], total, tag);
+      for (int block = lane_; block < blocks; block += 32) {  // lest all ask in one place
+        send_part(&launch_.totals[(block * kRounds + place) * rows_ + i], total, tag);
+      }
     }
     if (has_row(round)) {
-      const KnownRow known = know(receive_part(&launch_.totals[place * rows_ + lane_], tag), place);
+      const KnownRow known = know(receive_part(&totals_[place * rows_ + lane_], tag));
       board_.rows[place][lane_] = known;
       launch_.flags[row(round)] = known.wide;  // by every block, for itself
       if (known.wide) board_.any_wide = true;
     }
-    // Every warp is done with the round before that one, whose place it takes.
+    // All warps have summed this round, whose place it takes.
     put_scales(round + kCarriers, later);
     __syncwarp();
     if (lane_ == 0) arrive(&board_.known[place]);
   }
 
+  // Of this lane's row: over the warps in order, then over the eight lanes of each sum.
+  __device__ double2 block_sums(int place) const {
+    double2 own = {0, 0};
+    const int warps = launch_.deal.warps;
+#pragma unroll 2
+    for (int group = 0; group < launch_.deal.groups; ++group) {
+      double sum = 0;
+#pragma unroll 4
+      for (int i = 0; i < warps; ++i) sum += board_.sums[place][group * warps + i][lane_];
+#pragma unroll
+      for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+      const double first = __shfl_sync(~0u, sum, lane_ % 2 * 16);
+      const double second = __shfl_sync(~0u, sum, lane_ % 2 * 16 + 8);
+      if (lane_ / kBatch == group) own = {first, second};
+    }
+    return own;
+  }
+
+  // Whether dy of this lane's row has anything but zeros, where its sum is 0: from the ring.
+  __device__ bool has_gradient(int round) const {
+    const int width = launch_.deal.warps * 32, turns = launch_.deal.turns;
+    const int turn = lane_ / kBatch * turns + round % turns;
+    const uint4* units = ring_ + ((turn * kBatch + lane_ % kBatch) * 2 + 1) * width;
+    bool any = false;
+    for (int i = 0; i < width; ++i) {
+      float dy[kUnit<T>];
+      unpack<T>(units[i], dy);
+      for (const float value : dy) any |= value != 0;
+    }
+    return any;
+  }
+
   // Rows of zeros in dy are common and float32 serves them.
-  __device__ KnownRow know(const RowPart& total, int place) const {
+  __device__ KnownRow know(const RowPart& total) const {
     const double2 sums = total.sums;
     KnownRow known = {};
-    if (make_scalars<kRms>(launch_.rows, board_.scales[place][lane_], sums, known.scalars)) {
-      return known;
-    }
+    if (make_scalars<kRms>(launch_.rows, scales_, sums, known.scalars)) return known;
     const RowScalars& s = known.scalars;
     const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
     known.wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
@@ -447,16 +499,12 @@ class AcrossCarrier {
 
   const AcrossLaunch& launch_;
   Board& board_;
+  const uint4* const ring_;
   const int lane_, rows_;
-  const int first_;  // round
+  const int first_;      // round
+  Words* const totals_;  // for this block
+  RowScales scales_;     // of the round to come
 };
-
-// The columns of this block.
-template <class T>
-__device__ int columns_of(const AcrossLaunch& launch) {
-  const int64_t most = static_cast<int64_t>(launch.deal.slice) * kUnit<T>;
-  return static_cast<int>(min(launch.rows.problem.cols - blockIdx.x * most, most));
-}
 
 // A row in float64, from memory, by all threads of all blocks; `number` of its kind.
 template <class T, bool kRms>
@@ -554,33 +602,46 @@ template <class T, bool kRms, bool kPlain>
 __global__ void __launch_bounds__(kThreads, 1)
     across_kernel(const __grid_constant__ AcrossLaunch launch) {
 #if NORMGRAD_HOPPER
-  char* ring = dynamic_shared<char>();
+  auto* ring = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
-  if (threadIdx.x < kWarps * Deal::kMostTurns) init_barrier(&board.full[0][threadIdx.x], 1);
-  if (threadIdx.x == 0) board.any_wide = false;
+  if (threadIdx.x < kWarps * Deal::kMostTurns) {
+    init_barrier(&board.full[0][threadIdx.x], 1);
+    init_barrier(&board.empty[0][threadIdx.x], launch.deal.warps);
+  }
   if (threadIdx.x < kRounds) {
     init_barrier(&board.summed[threadIdx.x], launch.deal.workers());
     init_barrier(&board.known[threadIdx.x], 1);
   }
+  if (threadIdx.x == 0) board.any_wide = false;
   fence_barrier_init();
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (warp >= kWarps) {
-    const AcrossCarrier<kRms, kPlain> carrier(launch, board);
-    carrier.start();
+  const auto grid_sync = [] {
     __syncthreads();
     cooperative_groups::this_grid().sync();
-    carrier.work();
-    __syncthreads();
-  } else {
+  };
+  if (warp < kWarps) {
     const bool works = warp < launch.deal.workers();
     AcrossWorker<T, kRms, kPlain> worker(launch, board, ring);
     if (works) worker.start();
-    __syncthreads();
-    cooperative_groups::this_grid().sync();
+    grid_sync();
     if (works) worker.work();
     __syncthreads();
     if (works) worker.put_columns(reinterpret_cast<double*>(ring));
+  } else if (warp < kFetcher) {
+    AcrossCarrier<T, kRms, kPlain> carrier(launch, board, ring);
+    carrier.start();
+    grid_sync();
+    carrier.work();
+    __syncthreads();
+  } else {
+    AcrossFetcher<T> fetcher(launch, board, ring);
+    if (kPlain) fetcher.start();
+    __syncwarp();
+    grid_sync();
+    if (kPlain) fetcher.work();
+    __syncwarp();
+    __syncthreads();
   }
   __syncthreads();
   auto* fold = reinterpret_cast<double*>(ring);
@@ -646,7 +707,7 @@ Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kerne
     return {Code::kUnsupportedDevice,
             "rows_across: expected a GPU of " + std::to_string(deal.blocks) + " multiprocessors"};
   }
-  if (problem.rows > std::numeric_limits<int>::max()) {
+  if (problem.rows > std::numeric_limits<int>::max() / 2) {
     return {Code::kUnsupportedDevice, "rows_across: expected fewer rows"};
   }
   kernel = {"rows_across", AcrossWorkspace(problem, deal).bytes(), &launch_across};

@@ -38,12 +38,12 @@ namespace {
 using Deal = AcrossDeal;
 constexpr int kWarps = Deal::kWarps;
 constexpr int kBatch = Deal::kBatch;
-constexpr int kMostRows = kWarps * kBatch;    // of a round
-constexpr int kAhead = 3;                     // turns that are summed before dx of one
-constexpr int kCarriers = kAhead + 1;         // warps that exchange, a round each
-constexpr int kRounds = kCarriers;            // on their way in a block
-constexpr int kFetcher = kWarps + kCarriers;  // the warp
-constexpr int kThreads = 32 * (kFetcher + 1);
+constexpr int kMostRows = kWarps * kBatch;  // of a round
+constexpr int kAhead = 4;                   // turns that are summed before dx of one
+constexpr int kCarriers = kAhead + 1;       // warps that exchange, a round each
+constexpr int kRounds = kCarriers;          // on their way in a block
+constexpr int kFetchers = 3;                // warps; a bulk copy takes one about 50 ns to start
+constexpr int kThreads = 32 * (kWarps + kCarriers + kFetchers);
 static_assert(kBatch == 2);
 constexpr int kChunkTurns = kChunkRows / kBatch, kDeepTurns = kChunkTurns * kChunkRows;
 
@@ -77,10 +77,11 @@ struct AcrossWorkspace {
   size_t bytes() const { return parts + totals + wide + flags + folded + offsets; }
 };
 
-// A row whose sums are known.
+// A row whose sums are known: its RowScalars, as they are read.
 struct alignas(16) KnownRow {
-  RowScalars scalars;
-  bool wide;
+  float mean, scale, c1, c2;
+  float factor;
+  int skipped;  // there is none, or it has to be done in float64
 };
 
 // What the warps of a block share.
@@ -88,7 +89,7 @@ struct Board {
   Barrier full[kWarps][Deal::kMostTurns], empty[kWarps][Deal::kMostTurns];  // of each group
   Barrier summed[kRounds], known[kRounds];
   float means[kRounds][kMostRows];
-  double sums[kRounds][kWarps][32];  // lane i: of row i / 16 of two, the sum i / 8 % 2
+  double sums[kRounds][kWarps][4];  // of one row and another, the first and the second sum
   KnownRow rows[kRounds][kMostRows];
   // For the end.
   bool any_wide;
@@ -120,6 +121,7 @@ class AcrossWorker {
         ring_(ring + group_ * launch.deal.turns * 2 * kBatch * width_ + position_) {
     const int64_t left = position_ < launch.deal.slice ? problem_.cols - column_ : 0;
     count_ = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(kE), left)));
+    stores_ = problem_.has_dx && count_ > 0;
     dx_ = static_cast<T*>(launch.rows.buffers.dx) + column_;
     if (kPlain) dx_ += index(0) * launch.rows.strides[kRowDx];
     load_gamma();
@@ -138,21 +140,23 @@ class AcrossWorker {
 
   __device__ void work() {
     const int turns = launch_.deal.turns;
-    int sum_turn = 0, write_turn = 0;  // places in the ring
-    uint32_t parity = 0;
+    int sum_turn = 0, write_turn = 0;  // in the ring
+    int sum_place = 0, write_place = 0;
+    uint32_t full = 0, known = 0;  // parities
     const auto sum_next = [&](int round) {
       if (round >= launch_.rounds) return;
-      sum(round, sum_turn, parity);
+      sum(sum_place, sum_turn, full);
+      if (++sum_place == kRounds) sum_place = 0;
       if (++sum_turn == turns) {
         sum_turn = 0;
-        parity ^= 1;
+        full ^= 1;
       }
     };
     for (int round = 0; round < kAhead; ++round) sum_next(round);
 #pragma unroll 1
     for (int round = 0; round < launch_.rounds; ++round) {
       sum_next(round + kAhead);
-      write(round, write_turn);
+      write(round, write_turn, write_place, known);
       if (kPlain) {
         __syncwarp();
         if (lane_ == 0) arrive(&board_.empty[group_][write_turn]);
@@ -160,6 +164,10 @@ class AcrossWorker {
         load(round + turns, write_turn);
       }
       if (++write_turn == turns) write_turn = 0;
+      if (++write_place == kRounds) {
+        write_place = 0;
+        known ^= 1;
+      }
     }
   }
 
@@ -218,10 +226,9 @@ class AcrossWorker {
     }
   }
 
-  // The sums of two rows: eight lanes have one sum of one row. Rows that are not there give
-  // anything.
-  __device__ void sum(int round, int turn, uint32_t parity) const {
-    const int place = round % kRounds;
+  // The sums of two rows: half a warp adds up a row, a quarter one sum. Rows that are not there
+  // give anything.
+  __device__ void sum(int place, int turn, uint32_t parity) const {
     if (kPlain) wait(&board_.full[group_][turn], parity);
     double2 sums[kBatch];
 #pragma unroll
@@ -241,20 +248,22 @@ class AcrossWorker {
     const auto fold = [](bool upper, double a, double b, int mask) {
       return (upper ? b : a) + __shfl_xor_sync(~0u, upper ? a : b, mask);
     };
-    board_.sums[place][warp_][lane_] =
+    double sum =
         fold(second, fold(odd, sums[0].x, sums[1].x, 16), fold(odd, sums[0].y, sums[1].y, 16), 8);
+#pragma unroll
+    for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane_ % 8 == 0) board_.sums[place][warp_][lane_ / 8] = sum;
     __syncwarp();
     if (lane_ == 0) arrive(&board_.summed[place]);
   }
 
-  __device__ void write(int round, int turn) {
-    const int place = round % kRounds;
-    wait(&board_.known[place], round / kRounds & 1);
+  __device__ void write(int round, int turn, int place, uint32_t parity) {
+    wait(&board_.known[place], parity);
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const KnownRow& known = board_.rows[place][index(b)];
-      if (row(round, b) >= problem_.rows || known.wide) continue;
-      const RowScalars scalars = known.scalars;
+      if (known.skipped != 0) continue;
+      const RowScalars scalars = {known.mean, known.scale, known.factor, known.c1, known.c2};
       float x[kE], dy[kE], dx[kE];
       unpack<T>(slot(turn, b, 0), x);
       unpack<T>(slot(turn, b, 1), dy);
@@ -270,7 +279,7 @@ class AcrossWorker {
 #pragma unroll
         for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
       }
-      if (!problem_.has_dx || count_ == 0) continue;
+      if (!stores_) continue;
       if constexpr (kPlain) {
         *reinterpret_cast<uint4*>(dx_ + b * launch_.rows.strides[kRowDx]) = pack<T>(dx);
       } else {
@@ -310,20 +319,21 @@ class AcrossWorker {
   const int64_t column_;        // the first one of this thread
   uint4* const ring_;
   int count_;  // columns of this thread
-  T* dx_;      // kPlain: of the first row of a turn
+  bool stores_;
+  T* dx_;  // kPlain: of the first row of a turn
   float gamma_[kE];
   float dgamma_[kE] = {}, dgamma_chunks_[kE] = {};
   float dbeta_[kE] = {}, dbeta_chunks_[kE] = {};
 };
 
-// One warp fetches for all: lane i for group i.
+// A few warps fetch for all, each for some groups: a lane for each of them.
 template <class T>
 class AcrossFetcher {
  public:
   __device__ AcrossFetcher(const AcrossLaunch& launch, Board& board, uint4* ring)
       : launch_(launch),
         board_(board),
-        group_(threadIdx.x % 32),
+        group_(threadIdx.x % 32 * kFetchers + threadIdx.x / 32 - kWarps - kCarriers),
         width_(launch.deal.warps * 32),
         bytes_(columns_of<T>(launch) * sizeof(T)),
         row_(group_ * kBatch),
@@ -394,7 +404,7 @@ class AcrossCarrier {
 
   // What is known of this carrier's first round, and the places that this block reads or writes.
   __device__ void start() {
-    put_scales(first_, stats_of(first_));
+    scales_ = put_scales(first_, stats_of(first_));
     const int block = static_cast<int>(blockIdx.x), blocks = launch_.deal.blocks;
     for (int i = threadIdx.x - 32 * kWarps; i < kRounds * rows_; i += 32 * kCarriers) {
       clear_place(&launch_.parts[i * blocks + block]);
@@ -416,11 +426,13 @@ class AcrossCarrier {
   __device__ RowStats stats_of(int round) const {
     return has_row(round) ? load_stats<kPlain>(launch_.rows, row(round)) : RowStats{};
   }
-  __device__ void put_scales(int round, RowStats stats) {
-    scales_ = make_scales(launch_.rows, stats);
-    if (lane_ < rows_) board_.means[round % kRounds][lane_] = scales_.mean;
+  __device__ RowScales put_scales(int round, RowStats stats) const {
+    const RowScales scales = make_scales(launch_.rows, stats);
+    if (lane_ < rows_) board_.means[round % kRounds][lane_] = scales.mean;
+    return scales;
   }
 
+  // What others wait for comes first.
   __device__ void carry(int round) {
     const int place = round % kRounds, blocks = launch_.deal.blocks;
     const unsigned tag = tag_of(round / kRounds);
@@ -442,32 +454,36 @@ class AcrossCarrier {
         send_part(&launch_.totals[(block * kRounds + place) * rows_ + i], total, tag);
       }
     }
-    if (has_row(round)) {
-      const KnownRow known = know(receive_part(&totals_[place * rows_ + lane_], tag));
-      board_.rows[place][lane_] = known;
-      launch_.flags[row(round)] = known.wide;  // by every block, for itself
-      if (known.wide) board_.any_wide = true;
-    }
     // All warps have summed this round, whose place it takes.
-    put_scales(round + kCarriers, later);
+    const RowScales next = put_scales(round + kCarriers, later);
+    bool wide = false;
+    if (has_row(round)) {
+      wide = know(receive_part(&totals_[place * rows_ + lane_], tag), board_.rows[place][lane_]);
+    } else if (lane_ < rows_) {
+      board_.rows[place][lane_].skipped = 1;
+    }
     __syncwarp();
     if (lane_ == 0) arrive(&board_.known[place]);
+    if (has_row(round)) launch_.flags[row(round)] = wide;  // by every block, for itself
+    if (wide) board_.any_wide = true;
+    scales_ = next;
   }
 
-  // Of this lane's row: over the warps in order, then over the eight lanes of each sum.
+  // Of this lane's row: over the warps in order. Four lanes have the sums of a group.
   __device__ double2 block_sums(int place) const {
     double2 own = {0, 0};
     const int warps = launch_.deal.warps;
-#pragma unroll 2
-    for (int group = 0; group < launch_.deal.groups; ++group) {
+    for (int base = 0; base < launch_.deal.groups; base += 8) {
+      const int group = base + lane_ / 4;
       double sum = 0;
-#pragma unroll 4
-      for (int i = 0; i < warps; ++i) sum += board_.sums[place][group * warps + i][lane_];
-#pragma unroll
-      for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-      const double first = __shfl_sync(~0u, sum, lane_ % 2 * 16);
-      const double second = __shfl_sync(~0u, sum, lane_ % 2 * 16 + 8);
-      if (lane_ / kBatch == group) own = {first, second};
+      if (group < launch_.deal.groups) {
+        const double* terms = &board_.sums[place][group * warps][lane_ % 4];
+#pragma unroll 8
+        for (int i = 0; i < warps; ++i) sum += terms[4 * i];
+      }
+      const int from = lane_ * 2 % 32;
+      const double first = __shfl_sync(~0u, sum, from), second = __shfl_sync(~0u, sum, from + 1);
+      if (lane_ / (8 * kBatch) == base / 8) own = {first, second};
     }
     return own;
   }
@@ -486,15 +502,18 @@ class AcrossCarrier {
     return any;
   }
 
-  // Rows of zeros in dy are common and float32 serves them.
-  __device__ KnownRow know(const RowPart& total) const {
+  // True if the row has to be done in float64. Rows of zeros in dy are common and float32 serves
+  // them.
+  __device__ bool know(const RowPart& total, KnownRow& known) const {
     const double2 sums = total.sums;
-    KnownRow known = {};
-    if (make_scalars<kRms>(launch_.rows, scales_, sums, known.scalars)) return known;
-    const RowScalars& s = known.scalars;
-    const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
-    known.wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
-    return known;
+    RowScalars s;
+    bool wide = false;
+    if (!make_scalars<kRms>(launch_.rows, scales_, sums, s)) {
+      const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
+      wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
+    }
+    known = {s.mean, s.scale, s.c1, s.c2, s.factor, wide};
+    return wide;
   }
 
   const AcrossLaunch& launch_;
@@ -628,7 +647,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (works) worker.work();
     __syncthreads();
     if (works) worker.put_columns(reinterpret_cast<double*>(ring));
-  } else if (warp < kFetcher) {
+  } else if (warp < kWarps + kCarriers) {
     AcrossCarrier<T, kRms, kPlain> carrier(launch, board, ring);
     carrier.start();
     grid_sync();

@@ -25,6 +25,10 @@ struct AcrossDeal {
 
   constexpr int workers() const { return warps * groups; }
   constexpr int round_rows() const { return groups * kBatch; }
+  // Of the threads that sum and write, those that have columns.
+  constexpr double busy_share() const {
+    return static_cast<double>(slice) * groups / (32 * kWarps);
+  }
 };
 
 inline AcrossDeal across_deal_of(int64_t cols, DType dtype) {

@@ -81,9 +81,9 @@ TEST(CudaGeometry, ColumnsOfAnyLength) {
       ASSERT_LE(deal.workers(), AcrossDeal::kWarps);
       ASSERT_GE(deal.groups, 1);
       ASSERT_LE(deal.round_rows(), 32);  // a lane for each
-      ASSERT_GE(deal.turns, 6);
-      ASSERT_LE(deal.turns, AcrossDeal::kMostTurns);
-      ASSERT_LE(deal.workers() * deal.turns * 32 * 32 * AcrossDeal::kBatch, AcrossDeal::kRing);
+      ASSERT_GE(deal.slots, 13);
+      ASSERT_LE(deal.slots, AcrossDeal::kMostSlots);
+      ASSERT_LE(deal.workers() * deal.slots * 32 * 32, AcrossDeal::kRing);
     }
   }
 }

@@ -3,7 +3,6 @@
 #include "cuda/finish.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/rows_across_deal.hpp"
 #include "cuda/rows_scalars.cuh"
 #include "cuda/rows_team.cuh"
 #include "ops/operands.hpp"
@@ -90,14 +89,13 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
 }
 
 // Where rows_across is the fastest (measured on an H200): rows too long for a cluster, and 16-bit
-// ones that take many blocks of it, if their slices fill the warps. Not by the number of rows: a
-// row's bits must not depend on it.
+// ones that take several of its blocks. Not by the number of rows: a row's bits must not depend on
+// it.
 bool suits_across(const RowsProblem& problem, const RowsGeometry& geometry) {
-  if (geometry.cluster > kMaxCluster) return true;
   constexpr int64_t kLongRow = 32768;
   const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
-  if (size > 2 || problem.cols < kLongRow || problem.cols * size % 16 != 0) return false;
-  return across_deal_of(problem.cols, problem.dtype).busy_share() >= 0.75;
+  return geometry.cluster > kMaxCluster ||
+         (size == 2 && problem.cols >= kLongRow && problem.cols * size % 16 == 0);
 }
 
 }  // namespace

@@ -2,22 +2,26 @@
 // Formulas as in rows_kernel.cuh.
 //
 // 3 elements moved per element (x and dy read, dx written), the least there is; dgamma and dbeta
-// stay where their columns are, without partial sums.
+// stay where their columns are, without partial sums. On an H200, beside a copy of as many bytes:
+// 256x262144 bf16 123 us (96), fp32 219 (192); 1024x65536 bf16 123 (96). Without the exchange (and
+// with wrong results) these would take 114, 210 and 110: instructions and the travel of the sums
+// bound it.
 //
 // One block per multiprocessor, all at once (a cooperative launch). A thread has one unit of
 // columns; the warps that share a slice of a row are a group, and groups take rows in turn, two at
-// a time. Each warp has a ring in shared memory for its part of them, which it fills by bulk copies
-// of its own: no barrier between warps anywhere in the loop. A warp sums rows some turns ahead of
-// dx, while the sums of those between are on their way.
+// a time. Rows come by bulk copies into a ring in shared memory that each group has; it sums rows
+// some turns ahead of dx, while the sums of those between are on their way. No barrier holds up all
+// warps of a block anywhere in the loop.
 //
-// The sums of the warps meet in four warps of their own, which carry rounds of rows (one turn of
-// every group) in turn: to the block that a row belongs to, which adds up the parts of all blocks,
-// and from there to all. That is two trips, but in one every block would read the parts of all:
-// 128 * 128 * 16 bytes per row.
+// The sums of the warps meet in warps of their own, which carry rounds of rows (one turn of every
+// group): to the block that a row belongs to, which adds up the parts of all blocks, and from there
+// to all. That is two trips, but in one every block would read the parts of all: 128 * 128 * 16
+// bytes per row.
 //
 // Order of the sums of a row: a unit in float32, then float64: the lanes of a warp, the warps of
 // the slice, the blocks. Of a column: 16 rows of a group in float32, 16 such chunks, then float64:
-// over chunks of chunks, then over the groups.
+// over chunks of chunks, then over the groups, then rows that float32 does not serve, which come
+// at the end.
 #include <cooperative_groups.h>
 
 #include <limits>
@@ -86,7 +90,7 @@ struct alignas(16) KnownRow {
 
 // What the warps of a block share.
 struct Board {
-  Barrier full[kWarps][Deal::kMostTurns], empty[kWarps][Deal::kMostTurns];  // of each group
+  Barrier full[kWarps][Deal::kMostSlots], empty[kWarps][Deal::kMostSlots];  // of each group
   Barrier summed[kRounds], known[kRounds];
   float means[kRounds][kMostRows];
   double sums[kRounds][kWarps][4];  // of one row and another, the first and the second sum
@@ -94,6 +98,18 @@ struct Board {
   // For the end.
   bool any_wide;
   RowPart wide[kThreads / 32], wide_total;
+};
+
+// A place in a group's ring, which has one for each of some rows, and the parity of its barriers.
+struct Cursor {
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance(int slots) {
+    if (++slot < slots) return;
+    slot = 0;
+    parity ^= 1;
+  }
 };
 
 // The columns of this block.
@@ -118,7 +134,7 @@ class AcrossWorker {
         width_(launch.deal.warps * 32),
         position_(warp_ % launch.deal.warps * 32 + lane_),
         column_((static_cast<int64_t>(blockIdx.x) * launch.deal.slice + position_) * kE),
-        ring_(ring + group_ * launch.deal.turns * 2 * kBatch * width_ + position_) {
+        ring_(ring + group_ * launch.deal.slots * 2 * width_ + position_) {
     const int64_t left = position_ < launch.deal.slice ? problem_.cols - column_ : 0;
     count_ = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(kE), left)));
     stores_ = problem_.has_dx && count_ > 0;
@@ -129,41 +145,26 @@ class AcrossWorker {
 
   // Threads without columns look at zeros for ever.
   __device__ void start() {
-    for (int turn = 0; turn < launch_.deal.turns; ++turn) {
-#pragma unroll
-      for (int i = 0; i < 2 * kBatch; ++i) {
-        if (count_ == 0) slot(turn, i / 2, i % 2) = {0, 0, 0, 0};
-      }
-      if (!kPlain) load(turn, turn);
+    for (int i = 0; i < launch_.deal.slots; ++i) {
+      if (count_ == 0) slot(i, 0) = slot(i, 1) = {0, 0, 0, 0};
+      if (!kPlain) load(i, i);
     }
   }
 
   __device__ void work() {
-    const int turns = launch_.deal.turns;
-    int sum_turn = 0, write_turn = 0;  // in the ring
+    Cursor sums, writes;
     int sum_place = 0, write_place = 0;
-    uint32_t full = 0, known = 0;  // parities
+    uint32_t known = 0;  // parity
     const auto sum_next = [&](int round) {
       if (round >= launch_.rounds) return;
-      sum(sum_place, sum_turn, full);
+      sum(sum_place, sums);
       if (++sum_place == kRounds) sum_place = 0;
-      if (++sum_turn == turns) {
-        sum_turn = 0;
-        full ^= 1;
-      }
     };
     for (int round = 0; round < kAhead; ++round) sum_next(round);
 #pragma unroll 1
     for (int round = 0; round < launch_.rounds; ++round) {
       sum_next(round + kAhead);
-      write(round, write_turn, write_place, known);
-      if (kPlain) {
-        __syncwarp();
-        if (lane_ == 0) arrive(&board_.empty[group_][write_turn]);
-      } else {
-        load(round + turns, write_turn);
-      }
-      if (++write_turn == turns) write_turn = 0;
+      write(round, write_place, known, writes);
       if (++write_place == kRounds) {
         write_place = 0;
         known ^= 1;
@@ -190,9 +191,7 @@ class AcrossWorker {
   __device__ int row(int round, int b) const {
     return round * launch_.deal.round_rows() + index(b);
   }
-  __device__ uint4& slot(int turn, int b, int tensor) const {
-    return ring_[((turn * kBatch + b) * 2 + tensor) * width_];
-  }
+  __device__ uint4& slot(int i, int tensor) const { return ring_[(i * 2 + tensor) * width_]; }
   __device__ double* folded(int i) const {
     const int threads = launch_.deal.workers() * 32;
     return launch_.folded + (static_cast<int64_t>(blockIdx.x) * kSums + i) * threads + threadIdx.x;
@@ -211,32 +210,31 @@ class AcrossWorker {
     });
   }
 
-  // This thread's part of the rows of a round, where bulk copies cannot be used.
-  __device__ void load(int round, int turn) const {
-    if (count_ == 0) return;
-#pragma unroll 1
-    for (int b = 0; b < kBatch && row(round, b) < problem_.rows; ++b) {
-      const auto fetch = [&](const void* data, RowTensor tensor) {
-        const int64_t offset = row_offset<kPlain>(launch_.rows, tensor, row(round, b));
-        return load_unit(static_cast<const T*>(data) + offset + column_, count_, false);
-      };
-      const uint4 x = fetch(launch_.rows.buffers.x, kRowX);
-      slot(turn, b, 1) = fetch(launch_.rows.buffers.dy, kRowDy);
-      slot(turn, b, 0) = x;
-    }
+  // This thread's part of its group's row i, where bulk copies cannot be used.
+  __device__ void load(int i, int to) const {
+    const int r = row(i / kBatch, i % kBatch);
+    if (count_ == 0 || r >= problem_.rows) return;
+    const auto fetch = [&](const void* data, RowTensor tensor) {
+      const int64_t offset = row_offset<kPlain>(launch_.rows, tensor, r);
+      return load_unit(static_cast<const T*>(data) + offset + column_, count_, false);
+    };
+    const uint4 x = fetch(launch_.rows.buffers.x, kRowX);
+    slot(to, 1) = fetch(launch_.rows.buffers.dy, kRowDy);
+    slot(to, 0) = x;
   }
 
   // The sums of two rows: half a warp adds up a row, a quarter one sum. Rows that are not there
   // give anything.
-  __device__ void sum(int place, int turn, uint32_t parity) const {
-    if (kPlain) wait(&board_.full[group_][turn], parity);
+  __device__ void sum(int place, Cursor& at) const {
     double2 sums[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const float mean = kRms ? 0 : board_.means[place][index(b)];
       float x[kE], dy[kE], g[kE];
-      unpack<T>(slot(turn, b, 0), x);
-      unpack<T>(slot(turn, b, 1), dy);
+      if (kPlain) wait(&board_.full[group_][at.slot], at.parity);
+      unpack<T>(slot(at.slot, 0), x);
+      unpack<T>(slot(at.slot, 1), dy);
+      at.advance(launch_.deal.slots);
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
         g[e] = dy[e] * gamma_[e];
@@ -257,38 +255,48 @@ class AcrossWorker {
     if (lane_ == 0) arrive(&board_.summed[place]);
   }
 
-  __device__ void write(int round, int turn, int place, uint32_t parity) {
+  __device__ void write(int round, int place, uint32_t parity, Cursor& at) {
     wait(&board_.known[place], parity);
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const KnownRow& known = board_.rows[place][index(b)];
-      if (known.skipped != 0) continue;
+      const KnownRow known = board_.rows[place][index(b)];
       const RowScalars scalars = {known.mean, known.scale, known.factor, known.c1, known.c2};
-      float x[kE], dy[kE], dx[kE];
-      unpack<T>(slot(turn, b, 0), x);
-      unpack<T>(slot(turn, b, 1), dy);
-#pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        const float centred = kRms ? x[e] : x[e] - scalars.mean;
-        const float scaled_dy = dy[e] * scalars.scale;
-        dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
-        dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
-        if constexpr (!kRms) dbeta_[e] += dy[e];
+      float x[kE], dy[kE];
+      unpack<T>(slot(at.slot, 0), x);
+      unpack<T>(slot(at.slot, 1), dy);
+      if (kPlain) {  // they have been read
+        __syncwarp();
+        if (lane_ == 0) arrive(&board_.empty[group_][at.slot]);
       }
-      if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
-#pragma unroll
-        for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
-      }
-      if (!stores_) continue;
-      if constexpr (kPlain) {
-        *reinterpret_cast<uint4*>(dx_ + b * launch_.rows.strides[kRowDx]) = pack<T>(dx);
-      } else {
-        store_unit(dx_ + row_offset<kPlain>(launch_.rows, kRowDx, row(round, b)), dx, count_,
-                   false);
-      }
+      if (known.skipped == 0) write_row(round, b, x, dy, scalars);
+      if (!kPlain) load((round * kBatch + b) + launch_.deal.slots, at.slot);
+      at.advance(launch_.deal.slots);
     }
     if (kPlain) dx_ += launch_.deal.round_rows() * launch_.rows.strides[kRowDx];
     end_turn(round + 1);
+  }
+
+  __device__ void write_row(int round, int b, const float (&x)[kE], const float (&dy)[kE],
+                            const RowScalars& scalars) {
+    float dx[kE];
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      const float centred = kRms ? x[e] : x[e] - scalars.mean;
+      const float scaled_dy = dy[e] * scalars.scale;
+      dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
+      dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
+      if constexpr (!kRms) dbeta_[e] += dy[e];
+    }
+    if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
+#pragma unroll
+      for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
+    }
+    if (!stores_) return;
+    if constexpr (kPlain) {
+      *reinterpret_cast<uint4*>(dx_ + b * launch_.rows.strides[kRowDx]) = pack<T>(dx);
+    } else {
+      store_unit(dx_ + row_offset<kPlain>(launch_.rows, kRowDx, row(round, b)), dx, count_, false);
+    }
   }
 
   __device__ void end_turn(int turns) {
@@ -337,54 +345,46 @@ class AcrossFetcher {
         width_(launch.deal.warps * 32),
         bytes_(columns_of<T>(launch) * sizeof(T)),
         row_(group_ * kBatch),
-        ring_(ring + group_ * launch.deal.turns * 2 * kBatch * width_) {
+        ring_(ring + group_ * launch.deal.slots * 2 * width_) {
     const int64_t column = static_cast<int64_t>(blockIdx.x) * launch.deal.slice * kUnit<T>;
     x_ = static_cast<const T*>(launch.rows.buffers.x) + row_ * launch.rows.strides[kRowX] + column;
     dy_ =
         static_cast<const T*>(launch.rows.buffers.dy) + row_ * launch.rows.strides[kRowDy] + column;
   }
 
-  // As many rounds as there is room for, then the others.
-  __device__ void start() { fetch_until(min(launch_.deal.turns, launch_.rounds)); }
-  __device__ void work() { fetch_until(launch_.rounds); }
+  // As many rows as there is room for, then the others.
+  __device__ void start() { fetch_until(min(launch_.deal.slots, launch_.rounds * kBatch)); }
+  __device__ void work() { fetch_until(launch_.rounds * kBatch); }
 
  private:
   __device__ void fetch_until(int end) {
     if (group_ >= launch_.deal.groups) return;
 #pragma unroll 1
-    for (; round_ < end; ++round_) fetch();
+    for (; done_ < end; ++done_) fetch();
   }
   __device__ void fetch() {
-    const int64_t x_stride = launch_.rows.strides[kRowX], dy_stride = launch_.rows.strides[kRowDy];
-    const int turns = launch_.deal.turns, round_rows = launch_.deal.round_rows();
-    Barrier* full = &board_.full[group_][turn_];
-    uint4* to = ring_ + turn_ * 2 * kBatch * width_;
-    if (round_ >= turns) wait(&board_.empty[group_][turn_], parity_);
-    const int there = max(0, min(kBatch, static_cast<int>(launch_.rows.problem.rows) - row_));
-    expect_bytes(full, 2 * there * bytes_);
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (b >= there) break;
-      bulk_copy(to + 2 * b * width_, x_ + b * x_stride, bytes_, full);
-      bulk_copy(to + (2 * b + 1) * width_, dy_ + b * dy_stride, bytes_, full);
+    Barrier* full = &board_.full[group_][at_.slot];
+    uint4* to = ring_ + at_.slot * 2 * width_;
+    if (done_ >= launch_.deal.slots) wait(&board_.empty[group_][at_.slot], at_.parity ^ 1);
+    if (row_ < launch_.rows.problem.rows) {
+      expect_bytes(full, 2 * bytes_);
+      bulk_copy(to, x_, bytes_, full);
+      bulk_copy(to + width_, dy_, bytes_, full);
     }
     arrive(full);
-    x_ += round_rows * x_stride;
-    dy_ += round_rows * dy_stride;
-    row_ += round_rows;
-    if (++turn_ == turns) {
-      turn_ = 0;
-      parity_ ^= 1;
-    }
+    const int step = done_ % kBatch == 0 ? 1 : launch_.deal.round_rows() - (kBatch - 1);
+    row_ += step;
+    x_ += step * launch_.rows.strides[kRowX];
+    dy_ += step * launch_.rows.strides[kRowDy];
+    at_.advance(launch_.deal.slots);
   }
 
   const AcrossLaunch& launch_;
   Board& board_;
   const int group_, width_;
   const uint32_t bytes_;
-  int round_ = 0, row_;  // the first one of a turn
-  int turn_ = 0;
-  uint32_t parity_ = 1;  // of what `empty` is waited for; nobody waits in the first turns
+  int done_ = 0, row_;
+  Cursor at_;
   uint4* const ring_;
   const T *x_, *dy_;
 };
@@ -490,10 +490,11 @@ class AcrossCarrier {
 
   // Whether dy of this lane's row has anything but zeros, where its sum is 0: from the ring.
   __device__ bool has_gradient(int round) const {
-    const int width = launch_.deal.warps * 32, turns = launch_.deal.turns;
-    const int turn = lane_ / kBatch * turns + round % turns;
-    const uint4* units = ring_ + ((turn * kBatch + lane_ % kBatch) * 2 + 1) * width;
+    const int width = launch_.deal.warps * 32, slots = launch_.deal.slots;
+    const int at = (round * kBatch + lane_ % kBatch) % slots;
+    const uint4* units = ring_ + ((lane_ / kBatch * slots + at) * 2 + 1) * width;
     bool any = false;
+#pragma unroll 1
     for (int i = 0; i < width; ++i) {
       float dy[kUnit<T>];
       unpack<T>(units[i], dy);
@@ -623,7 +624,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if NORMGRAD_HOPPER
   auto* ring = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
-  if (threadIdx.x < kWarps * Deal::kMostTurns) {
+  if (threadIdx.x < kWarps * Deal::kMostSlots) {
     init_barrier(&board.full[0][threadIdx.x], 1);
     init_barrier(&board.empty[0][threadIdx.x], launch.deal.warps);
   }
@@ -702,7 +703,7 @@ Status launch_across(const RowsProblem& problem, const Buffers& buffers, void* w
   Launch shape = {static_cast<unsigned>(deal.blocks), kThreads};
   // The ring, or a double per column sum when it is done.
   shape.shared = static_cast<size_t>(deal.workers()) * 32 *
-                 std::max<int64_t>(deal.turns * kBatch * 32, 2 * sizeof(double) * unit);
+                 std::max<int64_t>(deal.slots * 32, 2 * sizeof(double) * unit);
   shape.cooperative = true;
   return with_type(problem.dtype, [&](auto type) {
     using T = decltype(type);

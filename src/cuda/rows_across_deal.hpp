@@ -13,22 +13,18 @@ struct AcrossDeal {
   static constexpr int kBlocks = 132;       // at most: those of an H200
   static constexpr int kWarps = 16;         // of a block, that sum and write
   static constexpr int kBatch = 2;          // rows of a warp's turn
-  static constexpr int kMostTurns = 12;     // in a warp's ring
+  static constexpr int kMostSlots = 16;     // rows of a group in shared memory
   static constexpr int kSliceUnits = 8;     // slices start at multiples of 128 bytes
-  static constexpr int kRing = 192 * 1024;  // bytes of a block
+  static constexpr int kRing = 208 * 1024;  // bytes of a block
 
   int slice = 0;   // units of a row that a block has
   int blocks = 0;  // 0: rows are too long
   int warps = 0;   // that share the slice of a row
   int groups = 0;  // of so many warps, each of which has rows of its own
-  int turns = 0;   // that a warp's ring has room for
+  int slots = 0;   // rows that a group has room for
 
   constexpr int workers() const { return warps * groups; }
   constexpr int round_rows() const { return groups * kBatch; }
-  // Of the threads that sum and write, those that have columns.
-  constexpr double busy_share() const {
-    return static_cast<double>(slice) * groups / (32 * kWarps);
-  }
 };
 
 inline AcrossDeal across_deal_of(int64_t cols, DType dtype) {
@@ -42,8 +38,7 @@ inline AcrossDeal across_deal_of(int64_t cols, DType dtype) {
   deal.blocks = static_cast<int>(ceil(units, slice));
   deal.warps = static_cast<int>(ceil(slice, 32));
   deal.groups = AcrossDeal::kWarps / deal.warps;
-  const int turn_bytes = deal.workers() * 32 * 32 * AcrossDeal::kBatch;
-  deal.turns = std::min(AcrossDeal::kMostTurns, AcrossDeal::kRing / turn_bytes);
+  deal.slots = std::min(AcrossDeal::kMostSlots, AcrossDeal::kRing / (deal.workers() * 32 * 32));
   return deal;
 }
 

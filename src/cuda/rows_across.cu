@@ -404,7 +404,8 @@ class AcrossCarrier {
 
   // What is known of this carrier's first round, and the places that this block reads or writes.
   __device__ void start() {
-    scales_ = put_scales(first_, stats_of(first_));
+    stats_ = stats_of(first_);
+    put_mean(first_, stats_);
     const int block = static_cast<int>(blockIdx.x), blocks = launch_.deal.blocks;
     for (int i = threadIdx.x - 32 * kWarps; i < kRounds * rows_; i += 32 * kCarriers) {
       clear_place(&launch_.parts[i * blocks + block]);
@@ -426,10 +427,8 @@ class AcrossCarrier {
   __device__ RowStats stats_of(int round) const {
     return has_row(round) ? load_stats<kPlain>(launch_.rows, row(round)) : RowStats{};
   }
-  __device__ RowScales put_scales(int round, RowStats stats) const {
-    const RowScales scales = make_scales(launch_.rows, stats);
-    if (lane_ < rows_) board_.means[round % kRounds][lane_] = scales.mean;
-    return scales;
+  __device__ void put_mean(int round, RowStats stats) const {
+    if (lane_ < rows_) board_.means[round % kRounds][lane_] = stats.mean;
   }
 
   // What others wait for comes first.
@@ -455,10 +454,12 @@ class AcrossCarrier {
       }
     }
     // All warps have summed this round, whose place it takes.
-    const RowScales next = put_scales(round + kCarriers, later);
+    put_mean(round + kCarriers, later);
+    const RowScales scales = make_scales(launch_.rows, stats_);
     bool wide = false;
     if (has_row(round)) {
-      wide = know(receive_part(&totals_[place * rows_ + lane_], tag), board_.rows[place][lane_]);
+      wide = know(receive_part(&totals_[place * rows_ + lane_], tag), scales,
+                  board_.rows[place][lane_]);
     } else if (lane_ < rows_) {
       board_.rows[place][lane_].skipped = 1;
     }
@@ -466,7 +467,7 @@ class AcrossCarrier {
     if (lane_ == 0) arrive(&board_.known[place]);
     if (has_row(round)) launch_.flags[row(round)] = wide;  // by every block, for itself
     if (wide) board_.any_wide = true;
-    scales_ = next;
+    stats_ = later;
   }
 
   // Of this lane's row: over the warps in order. Four lanes have the sums of a group.
@@ -493,23 +494,19 @@ class AcrossCarrier {
     const int width = launch_.deal.warps * 32, slots = launch_.deal.slots;
     const int at = (round * kBatch + lane_ % kBatch) % slots;
     const uint4* units = ring_ + ((lane_ / kBatch * slots + at) * 2 + 1) * width;
-    bool any = false;
+    uint32_t bits = 0;
 #pragma unroll 1
-    for (int i = 0; i < width; ++i) {
-      float dy[kUnit<T>];
-      unpack<T>(units[i], dy);
-      for (const float value : dy) any |= value != 0;
-    }
-    return any;
+    for (int i = 0; i < width; ++i) bits |= units[i].x | units[i].y | units[i].z | units[i].w;
+    return (bits & (sizeof(T) == 4 ? 0x7FFFFFFFu : 0x7FFF7FFFu)) != 0;  // but for signs
   }
 
   // True if the row has to be done in float64. Rows of zeros in dy are common and float32 serves
   // them.
-  __device__ bool know(const RowPart& total, KnownRow& known) const {
+  __device__ bool know(const RowPart& total, const RowScales& scales, KnownRow& known) const {
     const double2 sums = total.sums;
     RowScalars s;
     bool wide = false;
-    if (!make_scalars<kRms>(launch_.rows, scales_, sums, s)) {
+    if (!make_scalars<kRms>(launch_.rows, scales, sums, s)) {
       const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
       wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
     }
@@ -523,7 +520,7 @@ class AcrossCarrier {
   const int lane_, rows_;
   const int first_;      // round
   Words* const totals_;  // for this block
-  RowScales scales_;     // of the round to come
+  RowStats stats_;       // of the round to come
 };
 
 // A row in float64, from memory, by all threads of all blocks; `number` of its kind.

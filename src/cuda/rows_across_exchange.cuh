@@ -69,6 +69,7 @@ __device__ RowPart gather_parts(const Words* from, int blocks, unsigned tag) {
   bool all;
   do {
     all = true;
+    asm volatile("" : "+l"(from));  // else every address is kept
 #pragma unroll
     for (int i = 0; i < kLooks; ++i) {
       if (lane + 32 * i < blocks) words[i] = load_relaxed(from + lane + 32 * i);

@@ -166,7 +166,7 @@ MUTANTS = [
     ("cuda_rows_a_block_is_not_joined", "src/cuda/rows_columns.cuh",
      "for (int block = 0; block < parts; ++block)", "for (int block = 1; block < parts; ++block)"),
     ("cuda_across_waits_for_nothing", "src/cuda/rows_across.cu",
-     "if (kPlain) wait(&board_.full[group_][turn], parity);", ""),
+     "if (kPlain) wait(&board_.full[group_][at.slot], at.parity);", ""),
     ("cuda_across_a_block_is_not_asked", "src/cuda/rows_across_exchange.cuh",
      "if (lane + 32 * i < blocks) part.add(part_of(words[i]));",
      "if (lane + 32 * i + 1 < blocks) part.add(part_of(words[i]));"),

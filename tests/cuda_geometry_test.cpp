@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "cuda/rows_across_deal.hpp"
 #include "cuda/rows_geometry.hpp"
 
 namespace normgrad::cuda {
@@ -63,6 +64,31 @@ TEST(CudaGeometry, EveryLengthOfRows) {
         expect_sound(problem);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// The same for blocks that have some columns of all rows.
+TEST(CudaGeometry, ColumnsOfAnyLength) {
+  for (int64_t cols = 1; cols < 600000; cols += 1 + cols / 50) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(testing::Message() << cols << " " << name_of(dtype));
+      const AcrossDeal deal = across_deal_of(cols, dtype);
+      const int64_t units = divide_up(cols, static_cast<int64_t>(16 / size_of(dtype)));
+      if (deal.blocks == 0) {  // for another kernel
+        ASSERT_GT(units, 132 * 512);
+        continue;
+      }
+      ASSERT_LE(deal.blocks, AcrossDeal::kBlocks);
+      ASSERT_GE(int64_t{deal.blocks} * deal.slice, units);
+      ASSERT_LT(int64_t{deal.blocks - 1} * deal.slice, units);  // no block is without columns
+      ASSERT_GE(deal.warps * 32, deal.slice);
+      ASSERT_LE(deal.workers(), AcrossDeal::kWarps);
+      ASSERT_GE(deal.groups, 1);
+      ASSERT_LE(deal.round_rows(), 32);  // a lane for each
+      ASSERT_GE(deal.slots, 13);
+      ASSERT_LE(deal.slots, AcrossDeal::kMostSlots);
+      ASSERT_LE(deal.workers() * deal.slots * 32 * 32, AcrossDeal::kRing);
     }
   }
 }

@@ -48,8 +48,12 @@ std::vector<Case> some_cases() {
   std::vector<Case> cases;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
-      for (const std::vector<int64_t>& shape :
-           {std::vector<int64_t>{3000, 24}, {700, 256}, {300, 1000}, {70, 4095}, {40, 20000}}) {
+      for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3000, 24},
+                                                {700, 256},
+                                                {300, 1000},
+                                                {70, 4095},
+                                                {40, 20000},
+                                                {9, 40960}}) {
         cases.push_back(make_case(op, shape, dtype));
       }
     }
@@ -122,7 +126,7 @@ TEST_F(CudaKernels, SameBitsInPlace) {
 
 // A row of dx must not know how many others there are.
 TEST_F(CudaKernels, RowsKnowNothingOfEachOther) {
-  for (const int64_t cols : {24, 256, 1000, 4096, 20000}) {
+  for (const int64_t cols : {24, 256, 1000, 4096, 20000, 32768}) {
     Case many = make_case(Op::kLayerNorm, {300, cols}, DType::kBF16);
     many.want_dgamma = many.want_dbeta = false;
     Instance all(many);
@@ -162,6 +166,33 @@ TEST_F(CudaKernels, RunInGraphs) {
     const Instance::Report report = instance.check();
     EXPECT_TRUE(report.ok) << each.name << ": " << report.why;
   }
+}
+
+// Blocks that each have some columns of all rows: so many rows that column sums go on to float64,
+// and rows that float32 does not serve among others.
+TEST_F(CudaKernels, ManyRowsAcross) {
+  setenv("NORMGRAD_IMPL", "cuda:rows_across", 1);
+  run(make_case(Op::kLayerNorm, {9000, 60}, DType::kF32));
+  run(make_case(Op::kRmsNorm, {9000, 60}, DType::kF32));
+  for (const auto values : {reference::Values::kZeroDy, reference::Values::kNonFinite,
+                            reference::Values::kZeroDenominators}) {
+    Case each = make_case(Op::kLayerNorm, {50, 600}, DType::kBF16);
+    each.values = values;
+    each.random = false;
+    run(each);
+  }
+  for (const double scale : {1e-30, 1e30}) {
+    for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+      Case each = make_case(op, {20, 300}, DType::kF32);
+      each.dy_scale = scale;
+      each.gamma_scale = scale;
+      each.random = false;
+      run(each);
+      each.in_place = reference::InPlace::kX;
+      run(each);
+    }
+  }
+  unsetenv("NORMGRAD_IMPL");
 }
 
 // What NORMGRAD_IMPL can force: everything it takes is right, on shapes that are not its own too.

@@ -27,6 +27,8 @@ constexpr Backend make_backend(const char* name) {
 std::span<const Backend> backends() {
   static constexpr Backend kBackends[] = {
       make_backend("cuda:auto"),
+      make_backend<&choose_small_rows>("cuda:rows_small"),
+      make_backend<&choose_ring_rows>("cuda:rows_ring"),
       make_backend<&choose_split_rows>("cuda:rows_split"),
       make_backend<&choose_rows, &choose_channels_columns>("cuda:channels_columns"),
       make_backend<&choose_rows, &choose_channels_cluster>("cuda:channels_cluster"),

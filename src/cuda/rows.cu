@@ -23,16 +23,6 @@ struct RowsWorkspace {
   size_t bytes() const { return partials + offsets; }
 };
 
-// Whether all rows of a tensor start at multiples of 16 bytes.
-bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
-                      const void* data) {
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
-  bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-  for (int axis = 0; axis < problem.lead_rank; ++axis)
-    aligned = aligned && strides[axis] % unit == 0;
-  return aligned;
-}
-
 Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* workspace,
                    void* stream) {
   const RowsGeometry geometry = geometry_of(problem);
@@ -90,7 +80,21 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
 
 }  // namespace
 
+bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
+                      const void* data) {
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (int axis = 0; axis < problem.lead_rank; ++axis)
+    aligned = aligned && strides[axis] % unit == 0;
+  return aligned;
+}
+
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  if (choose_small_rows(problem, kernel).ok()) return {};
+  return choose_ring_rows(problem, kernel);
+}
+
+Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   const RowsGeometry geometry = geometry_of(problem);
   if (geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
     return choose_split_rows(problem, kernel);

@@ -28,7 +28,6 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_LE(g.crews * g.warps, kMaxWarps);
   ASSERT_GE(g.warp_slots, g.warps);
   ASSERT_TRUE(g.warps == 1 || g.crews * g.warp_slots <= 2 * kMaxWarps);
-  ASSERT_TRUE(!g.joined || (g.parts <= kMaxCluster && std::has_single_bit(unsigned(g.parts))));
   ASSERT_LE(g.units_per_thread * unit, 16);
   ASSERT_LE(g.stage_rows(), 32);  // a lane for the statistics of each
   ASSERT_GE(g.turns, 1);

@@ -163,8 +163,6 @@ MUTANTS = [
      "return from(low.y, low.z, low.w, high.x, high.y);"),
     ("cuda_rows_keep_chunks", "src/cuda/rows_columns.cuh",
      "*chunk(i) += dgamma_[i];\n      dgamma_[i] = 0;", "*chunk(i) += dgamma_[i];"),
-    ("cuda_rows_a_block_is_not_joined", "src/cuda/rows_columns.cuh",
-     "for (int block = 0; block < parts; ++block)", "for (int block = 1; block < parts; ++block)"),
     ("cuda_small_rows_read_too_early", "src/cuda/rows_small.cu",
      "if constexpr (kRows == Rows::kMany) grid.wait();", ""),
     ("cuda_small_rows_keep_the_slots", "src/cuda/rows_small.cu",

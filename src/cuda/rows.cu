@@ -14,8 +14,7 @@ namespace {
 struct RowsWorkspace {
   explicit RowsWorkspace(const RowsProblem& problem, const RowsGeometry& geometry) {
     padded_cols = divide_up(problem.cols, 32) * 32;
-    const bool in_memory = geometry.parts > 1 && !geometry.joined;
-    partials = in_memory ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
+    partials = geometry.parts > 1 ? sizeof(float) * 2 * geometry.parts * padded_cols : 0;
     offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
   }
   int64_t padded_cols;
@@ -61,7 +60,7 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   shape.grid = static_cast<unsigned>(geometry.parts * geometry.cluster);
   shape.block = static_cast<unsigned>(geometry.threads());
   shape.shared = static_cast<size_t>(memory.bytes);
-  shape.cluster = static_cast<unsigned>(geometry.joined ? geometry.parts : geometry.cluster);
+  shape.cluster = static_cast<unsigned>(geometry.cluster);
   const auto find = problem.dtype == DType::kF32   ? rows_kernel_f32
                     : problem.dtype == DType::kF16 ? rows_kernel_f16
                                                    : rows_kernel_bf16;

@@ -1,7 +1,6 @@
 // The column sums of a block: dgamma and dbeta over its rows.
 #pragma once
 
-#include "cuda/ptx.cuh"
 #include "cuda/rows_launch.cuh"
 #include "cuda/types.cuh"
 
@@ -58,9 +57,8 @@ class RowsColumns {
     }
   }
 
-  // The sums of all parts go to the outputs if there is but one part or the parts are joined, else
-  // to `partials`. `fold`: room for a double per sum, which nobody needs for anything else any
-  // more.
+  // To the outputs if there is but one part, else to `partials`. `fold`: room for a double per sum,
+  // which nobody needs for anything else any more.
   __device__ void finish(int part, double* fold) {
     if (!launch_.problem.dgamma.present && !launch_.problem.dbeta.present) return;
     const int threads = launch_.geometry.threads();
@@ -74,9 +72,6 @@ class RowsColumns {
     }
     __syncthreads();
     add_teams(part, fold);
-    if (!launch_.geometry.joined) return;
-    sync_cluster();
-    add_blocks(part, fold);
   }
 
  private:
@@ -87,31 +82,15 @@ class RowsColumns {
     return launch_.geometry.chunked ? sum + *chunk(i) : sum;
   }
 
-  // Each team has some of the block's sums, each block some of the cluster's.
-  __device__ void add_teams(int part, double* fold) const {
+  // Each team has some of the sums.
+  __device__ void add_teams(int part, const double* fold) const {
     const int threads = launch_.geometry.threads(), teams = launch_.geometry.teams();
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x) / width_; i < kSums; i += teams) {
-      double* terms = fold + i * threads + position_;
+      const double* terms = fold + i * threads + position_;
       double sum = 0;
 #pragma unroll 4
       for (int team = 0; team < teams; ++team) sum += terms[team * width_];
-      if (launch_.geometry.joined) {
-        terms[0] = sum;
-      } else {
-        put(part, i, sum);
-      }
-    }
-  }
-  __device__ void add_blocks(int part, const double* fold) const {
-    if (threadIdx.x >= width_) return;
-    const int parts = launch_.geometry.parts;
-#pragma unroll 1
-    for (int i = part; i < kSums; i += parts) {
-      const double* own = fold + i * launch_.geometry.threads() + position_;
-      double sum = 0;
-#pragma unroll 4
-      for (int block = 0; block < parts; ++block) sum += load_remote(remote_address(own, block));
       put(part, i, sum);
     }
   }
@@ -121,7 +100,7 @@ class RowsColumns {
     const int which = i / kColumns, k = i % kColumns;
     const int c = (k / kE * width_ + position_) * kE + k % kE;
     if (c >= count) return;
-    if (launch_.geometry.parts == 1 || launch_.geometry.joined) {
+    if (launch_.geometry.parts == 1) {
       const Vector& vector = which == 0 ? launch_.problem.dgamma : launch_.problem.dbeta;
       void* out = which == 0 ? launch_.buffers.dgamma : launch_.buffers.dbeta;
       if (vector.present) store_value(vector, out, first + c, sum);

@@ -10,11 +10,6 @@ constexpr int kWarps = 16;  // of a block: one block fills a multiprocessor
 
 int unit_of(DType dtype) { return static_cast<int>(16 / size_of(dtype)); }
 
-// Up to so many bytes of x, dy and dx, and steps of each block, one cluster of 16 blocks should be
-// faster than all multiprocessors and a second kernel, which takes 2 us and more.
-constexpr int64_t kJoinedBytes = 8 << 20;
-constexpr int64_t kJoinedSteps = 8;
-
 // How many blocks or clusters, from everything else.
 void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
@@ -24,13 +19,6 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
-  const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
-  g.joined = g.cluster == 1 && g.parts > 1 && steps <= kJoinedSteps * kMaxCluster &&
-             3 * problem.rows * problem.cols * size <= kJoinedBytes;
-  if (g.joined) {
-    const unsigned blocks = std::bit_ceil(static_cast<unsigned>(steps));
-    g.parts = std::min(kMaxCluster, static_cast<int>(blocks));
-  }
   g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
 }
 

@@ -51,7 +51,6 @@ struct RowsGeometry {
   int cluster = 1;
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
-  bool joined = false;   // the parts form one cluster, which adds up their sums
   bool chunked = false;  // more than 2 * kChunkRows rows per team
 
   constexpr int threads() const { return crews * warps * 32; }

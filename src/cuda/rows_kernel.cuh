@@ -245,8 +245,8 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   }
   RowsWork<T, kRms, kUnits, kPlain, kShort>(launch, shared, memory)
       .run(blockIdx.x / geometry.cluster);
-  // No block leaves while others may still send to it, or read from it.
-  if (geometry.cluster > 1 || geometry.joined) sync_cluster();
+  // No block leaves while others may still send to it.
+  if (geometry.cluster > 1) sync_cluster();
 #endif
 }
 

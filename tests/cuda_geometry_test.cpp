@@ -59,11 +59,10 @@ void expect_sound_deal(const RowsProblem& problem) {
   const RowsGeometry ring = geometry_of(problem);
   ASSERT_EQ(deal.row_threads, ring.lanes * ring.warps);
   ASSERT_GE(deal.threads * deal.cluster, deal.row_threads);
-  ASSERT_TRUE(deal.cluster == 1 || deal.threads == 32 * deal.slots);
+  ASSERT_EQ(deal.threads, std::min(deal.row_threads, 32) * deal.slots);
   ASSERT_TRUE(std::has_single_bit(unsigned(deal.slots * deal.cluster)));
   ASSERT_GE(deal.slots * deal.cluster, ring.warps);
   ASSERT_LE(deal.slots * deal.cluster, 16);
-  ASSERT_LT(deal.slots * deal.cluster, 2 * ring.warps);  // a warp clears one other place at most
   const int threads = deal.threads * deal.teams;
   ASSERT_EQ(threads % 32, 0);
   ASSERT_LE(threads, 32 * SmallDeal::kMostWarps);

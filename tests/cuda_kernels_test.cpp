@@ -47,8 +47,12 @@ std::vector<Case> some_cases() {
   std::vector<Case> cases;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
-      for (const std::vector<int64_t>& shape :
-           {std::vector<int64_t>{3000, 24}, {700, 256}, {300, 1000}, {70, 4095}, {40, 20000}}) {
+      for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3000, 24},
+                                                {100, 64},
+                                                {700, 256},
+                                                {300, 1000},
+                                                {70, 4095},
+                                                {40, 20000}}) {
         cases.push_back(make_case(op, shape, dtype));
       }
     }

@@ -111,9 +111,7 @@ class SmallTeam {
     if (launch_.cluster > 1) {
       send_all(place, half, lane % 16);
     } else {
-      const int warps = blockDim.x / 32;
-      if (lane % 16 == 0) place[0] = half;
-      if (lane % 16 == 1 && threadIdx.x / 32 + warps < launch_.slots) place[2 * warps] = 0;
+      if (lane % 16 == 0) *place = half;
       __syncthreads();
     }
     ++turn_;

@@ -18,8 +18,8 @@ struct SmallDeal {
 
   int row_threads = 0;  // of rows_ring's team
   int cluster = 1;
-  int threads = 0;  // of a row in a block
-  int slots = 1;    // for the sums of a row's warps in a block: a power of 2
+  int threads = 0;  // of a row in a block, some of them perhaps without columns
+  int slots = 1;    // their warps: a power of 2
   int teams = 1;    // rows of a block
   int groups = 0;   // of `teams` rows; 0 if the rows are too many or too long
   int items = 1;    // of 4 columns that a block adds up in the end: a power of 2
@@ -43,7 +43,7 @@ inline SmallDeal small_deal_of(const RowsProblem& problem) {
   const auto fits = [&](int cluster, int teams) {
     deal.cluster = cluster;
     deal.slots = slots / cluster;
-    deal.threads = cluster == 1 ? deal.row_threads : 32 * deal.slots;
+    deal.threads = std::min(deal.row_threads, 32) * deal.slots;
     const int whole = std::max(1, 32 / deal.threads);  // teams of a warp
     deal.teams = static_cast<int>(
         std::min<int64_t>(divide_up(problem.rows, whole) * whole, std::max(teams, whole)));

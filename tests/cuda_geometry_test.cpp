@@ -8,6 +8,7 @@
 
 #include "cuda/rows_across_deal.hpp"
 #include "cuda/rows_geometry.hpp"
+#include "cuda/rows_small_deal.hpp"
 
 namespace normgrad::cuda {
 namespace {
@@ -53,6 +54,37 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_LE(additions, 2 * kChunkRows + 1);
 }
 
+void expect_sound_deal(const RowsProblem& problem) {
+  const SmallDeal deal = small_deal_of(problem);
+  if (deal.groups == 0) {  // for another kernel
+    ASSERT_TRUE(problem.rows > 1024 || problem.rows * problem.cols > 1 << 18 || problem.cols < 16 ||
+                problem.cols > 4096);
+    return;
+  }
+  SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "
+                                  << name_of(problem.dtype));
+  const RowsGeometry ring = geometry_of(problem);
+  ASSERT_EQ(deal.row_threads, ring.lanes * ring.warps);
+  ASSERT_GE(deal.threads * deal.cluster, deal.row_threads);
+  ASSERT_EQ(deal.threads, std::min(deal.row_threads, 32) * deal.slots);
+  ASSERT_TRUE(std::has_single_bit(unsigned(deal.slots * deal.cluster)));
+  ASSERT_GE(deal.slots * deal.cluster, ring.warps);
+  ASSERT_LE(deal.slots * deal.cluster, 16);
+  const int threads = deal.threads * deal.teams;
+  ASSERT_EQ(threads % 32, 0);
+  ASSERT_LE(threads, 32 * SmallDeal::kMostWarps);
+  ASSERT_LE(deal.blocks(), SmallDeal::kMostBlocks);
+  ASSERT_GE(int64_t{deal.teams} * deal.groups, problem.rows);
+  ASSERT_LT(int64_t{deal.teams} * (deal.groups - 1), problem.rows);
+  // Where the sums of all blocks are added: a thread for each item, and few roundings.
+  ASSERT_TRUE(std::has_single_bit(unsigned(deal.items)));
+  ASSERT_LE(deal.items, std::min(32, threads));
+  const int shares = threads / deal.items;
+  const int64_t additions = divide_up(deal.teams, 4) + 1 + divide_up(deal.groups, shares) +
+                            std::bit_width(32u / unsigned(deal.items)) - 1 + threads / 32;
+  ASSERT_LE(additions, 32);
+}
+
 TEST(CudaGeometry, EveryLengthOfRows) {
   RowsProblem problem;
   problem.lead_rank = 1;
@@ -62,6 +94,11 @@ TEST(CudaGeometry, EveryLengthOfRows) {
       for (const int64_t rows : {int64_t{1}, int64_t{1000}, int64_t{10000000}}) {
         problem.rows = rows;
         expect_sound(problem);
+        if (HasFatalFailure()) return;
+      }
+      for (const int64_t rows : {1, 2, 8, 17, 70, 128, 300, 1024, 4000}) {
+        problem.rows = rows;
+        expect_sound_deal(problem);
         if (HasFatalFailure()) return;
       }
     }
@@ -106,6 +143,8 @@ TEST(CudaGeometry, AnyShape) {
     problem.rows = up_to(33);
     problem.cols = up_to(21);
     expect_sound(problem);
+    problem.rows = up_to(13);
+    expect_sound_deal(problem);
     if (HasFatalFailure()) return;
   }
 }

@@ -49,6 +49,7 @@ std::vector<Case> some_cases() {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
       for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3000, 24},
+                                                {100, 64},
                                                 {700, 256},
                                                 {300, 1000},
                                                 {70, 4095},
@@ -155,6 +156,23 @@ TEST_F(CudaKernels, RowsReadAgain) {
   each.in_place = reference::InPlace::kX;
   each.offset = 1;
   EXPECT_EQ(run(each), hash);
+}
+
+// Nor which kernel has it: small calls and others have the same bits in dx.
+TEST_F(CudaKernels, RowsOfEitherKernel) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+      for (const int64_t cols : {17, 40, 129, 256, 600, 1000, 2048, 3100, 5120, 8192}) {
+        Case each = make_case(op, {20, cols}, dtype);
+        each.want_dgamma = each.want_dbeta = false;
+        setenv("NORMGRAD_IMPL", "cuda:rows_small", 1);
+        const uint64_t hash = run(each);
+        setenv("NORMGRAD_IMPL", "cuda:rows_ring", 1);
+        EXPECT_EQ(run(each), hash) << each.name << " " << cols;
+        unsetenv("NORMGRAD_IMPL");
+      }
+    }
+  }
 }
 
 // Execute allocates nothing and waits for nothing: a graph of it, replayed on new data, is right.

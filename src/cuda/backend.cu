@@ -28,6 +28,8 @@ std::span<const Backend> backends() {
   static constexpr Backend kBackends[] = {
       make_backend("cuda:auto"),
       make_backend<&choose_rows_across>("cuda:rows_across"),
+      make_backend<&choose_small_rows>("cuda:rows_small"),
+      make_backend<&choose_ring_rows>("cuda:rows_ring"),
       make_backend<&choose_split_rows>("cuda:rows_split"),
       make_backend<&choose_rows, &choose_channels_columns>("cuda:channels_columns"),
       make_backend<&choose_rows, &choose_channels_resident>("cuda:channels_resident"),

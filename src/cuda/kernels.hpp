@@ -8,6 +8,8 @@ namespace normgrad::cuda {
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
+Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
+Status choose_small_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status copy(const CopyProblem& problem, const void* from, void* to, void* stream);

@@ -129,11 +129,6 @@ __device__ inline SharedAddress remote_address(const void* pointer, uint32_t blo
       : "r"(shared_address(pointer)), "r"(block));
   return address;
 }
-__device__ inline double load_remote(SharedAddress from) {
-  double value;
-  asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
-  return value;
-}
 // 8 bytes to another block, whose barrier counts them.
 __device__ inline void send(SharedAddress to, double value, SharedAddress barrier) {
   asm volatile(

@@ -25,16 +25,6 @@ struct RowsWorkspace {
   size_t bytes() const { return partials + offsets; }
 };
 
-// Whether all rows of a tensor start at multiples of 16 bytes.
-bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
-                      const void* data) {
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
-  bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
-  for (int axis = 0; axis < problem.lead_rank; ++axis)
-    aligned = aligned && strides[axis] % unit == 0;
-  return aligned;
-}
-
 // Sets the bounds of a tensor.
 void bound(const RowsProblem& problem, const RowsProblem::LeadStrides& strides, const void* data,
            const char*& low, const char*& high) {
@@ -125,7 +115,21 @@ bool suits_across(const RowsProblem& problem, const RowsGeometry& geometry) {
 
 }  // namespace
 
+bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
+                      const void* data) {
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (int axis = 0; axis < problem.lead_rank; ++axis)
+    aligned = aligned && strides[axis] % unit == 0;
+  return aligned;
+}
+
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  if (choose_small_rows(problem, kernel).ok()) return {};
+  return choose_ring_rows(problem, kernel);
+}
+
+Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   const RowsGeometry geometry = geometry_of(problem);
   if (suits_across(problem, geometry) && choose_rows_across(problem, kernel).ok()) return {};
   if (geometry.cluster > kMaxCluster || !check_hopper("").ok()) {

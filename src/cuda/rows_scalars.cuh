@@ -119,6 +119,10 @@ __device__ bool is_below(double value) {
   return exponent < ((1023u + kBits) << 21);
 }
 
+// Whether all rows of a tensor start at multiples of 16 bytes.
+bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
+                      const void* data);
+
 // One of scale and factor is 1.
 __device__ inline RowScales make_scales(float mean, double scale, double factor, double per_col,
                                         bool several = true) {
@@ -130,7 +134,8 @@ __device__ inline RowScales make_scales(float mean, double scale, double factor,
           scale * scale * scale * per_col};
 }
 
-__device__ inline RowScales make_scales(const RowsLaunch& launch, RowStats stats) {
+template <class Launch>
+__device__ RowScales make_scales(const Launch& launch, RowStats stats) {
   const RowStatistics form = launch.problem.statistics;
   const bool several = launch.problem.cols > 1 || is_rms(form);
   if (form == RowStatistics::kXHatStd) {
@@ -144,8 +149,8 @@ __device__ inline RowScales make_scales(const RowsLaunch& launch, RowStats stats
 // From the sums of g (RMSNorm: of x^2) and of g * (x - mean). False if float32 may not serve the
 // row: then somebody has to look at it with care. Most rows show at once that all is well: sums
 // within 2^40 of 1 and scales within 2^20 keep every product within 2^100.
-template <bool kRms>
-__device__ bool make_scalars(const RowsLaunch& launch, RowScales scales, double2 sums,
+template <bool kRms, class Launch>
+__device__ bool make_scalars(const Launch& launch, RowScales scales, double2 sums,
                              RowScalars& scalars) {
   const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
   if (from_x) {
@@ -160,8 +165,8 @@ __device__ bool make_scalars(const RowsLaunch& launch, RowScales scales, double2
 }
 
 // The same with care: whether float32 serves the row.
-template <bool kRms>
-__device__ bool is_served(const RowsLaunch& launch, const RowScalars& scalars, double2 sums) {
+template <bool kRms, class Launch>
+__device__ bool is_served(const Launch& launch, const RowScalars& scalars, double2 sums) {
   const double scale = scalars.scale, r = scale * scalars.factor, g_x = sums.y * launch.per_col;
   const double first = sums.x * launch.per_col;
   const double sum = (kRms ? 0 : fabs(first)) + fabs(scale * g_x);

@@ -86,18 +86,18 @@ struct Team {
   // Every thread reads them all, which takes less time than to share the work. Four at a time,
   // which needs fewer registers than anything else here.
   __device__ static double2 add_up(const RowSums* terms, int count) {
-    double2 total = {0, 0};
+    double2 total = add_four(terms);
 #pragma unroll 1
-    for (int i = 0; i < count; i += 4) {
-      const double2 a = add_two(terms + i), b = add_two(terms + i + 2);
-      total.x += a.x + b.x;
-      total.y += a.y + b.y;
+    for (int i = 4; i < count; i += 4) {
+      const double2 four = add_four(terms + i);
+      total = {total.x + four.x, total.y + four.y};
     }
     return total;
   }
-  __device__ static double2 add_two(const RowSums* terms) {
-    const auto* two = reinterpret_cast<const double2*>(terms);
-    return {two[0].x + two[1].x, two[0].y + two[1].y};
+  __device__ static double2 add_four(const RowSums* terms) {
+    const auto* four = reinterpret_cast<const double2*>(terms);
+    return {(four[0].x + four[1].x) + (four[2].x + four[3].x),
+            (four[0].y + four[1].y) + (four[2].y + four[3].y)};
   }
 
   // Each block sends its sums to all; 16 bytes from each end a phase.

@@ -1,7 +1,6 @@
 // A row in float64, element by element, from memory: for the few that float32 does not serve.
 #pragma once
 
-#include "cuda/rows_gamma.cuh"
 #include "cuda/rows_scalars.cuh"
 #include "cuda/rows_team.cuh"
 
@@ -49,8 +48,8 @@ struct WideScalars {
 };
 
 // All threads of the team's warps come here; the row of those that do not want it is not looked at.
-template <class T, int kUnits, class AnyTeam>
-__device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, const Gamma<T>& gamma,
+template <class T, int kUnits, class AnyTeam, class AnyGamma>
+__device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, const AnyGamma& gamma,
                                     const WideRow<T, kUnits>& row, RowStats stats, bool wanted) {
   double squares = 0;
   if (wanted) {
@@ -74,8 +73,8 @@ __device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, con
   return {n, c1, sums.y * launch.per_col};
 }
 
-template <class T, int kUnits>
-__device__ void write_wide_dx(const WideRow<T, kUnits>& row, const Gamma<T>& gamma,
+template <class T, int kUnits, class AnyGamma>
+__device__ void write_wide_dx(const WideRow<T, kUnits>& row, const AnyGamma& gamma,
                               const WideScalars& scalars) {
   const Normalizer& n = scalars.normalizer;
   row.for_columns([&](int c) {

@@ -41,7 +41,7 @@ struct Warp {
 
 struct Block {
   Index index;
-  unsigned rank = 0, live = 0;
+  unsigned number = 0, rank = 0, live = 0;  // of those that run together, in its cluster
   std::vector<std::byte> memory;
   size_t start = 0;  // of an aligned place in it
   std::map<const void*, size_t> variables;
@@ -55,7 +55,7 @@ struct Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
   unsigned lane = 0, exchanges = 0;
-  uint64_t cluster_round = 0;
+  uint64_t cluster_round = 0, grid_round = 0;
   const uint64_t* word = nullptr;  // waits while it has this value
   uint64_t value = 0;
   bool done = false;
@@ -68,8 +68,9 @@ struct Machine {
   std::deque<Block> blocks;
   std::deque<Thread> threads;
   unsigned live = 0;
-  uint64_t rounds = 0;  // of the scheduler
-  Meeting meeting;
+  uint64_t rounds = 0;   // of the scheduler
+  Meeting meeting;       // of all clusters that run
+  Meeting grid_meeting;  // between whose steps there may be some of the others
   std::vector<std::function<void()>> copies;
   bool late = false;
   Thread* running = nullptr;
@@ -92,12 +93,14 @@ void end(Thread& thread) {
   thread.warp->meeting.expect(--thread.warp->live);
   thread.block->meetings[0].expect(--thread.block->live);
   g_machine->meeting.expect(--g_machine->live);
+  g_machine->grid_meeting.expect(g_machine->live);
 }
 
 void add_block(Machine& machine, Index index, unsigned rank) {
   Block& block = machine.blocks.emplace_back();
   const Shape& shape = machine.shape;
   block.index = index;
+  block.number = static_cast<unsigned>(machine.blocks.size() - 1);
   block.rank = rank;
   block.live = shape.block.x * shape.block.y * shape.block.z;
   block.used = (shape.shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -230,10 +233,11 @@ void arrive_at_cluster() {
   g_machine->meeting.arrive(g_machine->live);
 }
 void wait_for_cluster() { wait_on(&g_machine->meeting.round, self().cluster_round); }
-void sync_grid() {
-  arrive_at_cluster();
-  wait_for_cluster();
+void arrive_at_grid() {
+  self().grid_round = g_machine->grid_meeting.round;
+  g_machine->grid_meeting.arrive(g_machine->live);
 }
+void wait_for_grid() { wait_on(&g_machine->grid_meeting.round, self().grid_round); }
 
 uint64_t* exchange() { return self().warp->places[self().exchanges++ % 2].data(); }
 
@@ -251,7 +255,7 @@ std::byte* variable(const void* tag, size_t bytes) {
 
 std::byte* in_block(const void* pointer, unsigned block) {
   const auto offset = static_cast<const std::byte*>(pointer) - dynamic_memory();
-  Block& other = g_machine->blocks.at(block);
+  Block& other = g_machine->blocks.at(self().block->number - self().block->rank + block);
   return other.memory.data() + other.start + offset;
 }
 

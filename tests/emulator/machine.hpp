@@ -38,14 +38,15 @@ void wait_on(const uint64_t* word, uint64_t value);
 // Until all others have had their turn.
 void pause();
 
-// All threads of the warp, of the cluster (in two steps) or of the grid that have not ended yet, or
-// `threads` of the block.
+// All threads of the warp, of the cluster or of the grid (these two in two steps) that have not
+// ended yet, or `threads` of the block.
 void sync_warp();
 void sync_block(int barrier, int threads);
 void sync_block();
 void arrive_at_cluster();
 void wait_for_cluster();
-void sync_grid();
+void arrive_at_grid();
+void wait_for_grid();
 
 // 32 places of 8 bytes, the same ones for all lanes until the next call.
 uint64_t* exchange();

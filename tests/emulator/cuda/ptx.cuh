@@ -100,7 +100,6 @@ inline void sync_cluster() {
 inline SharedAddress remote_address(const void* pointer, uint32_t block) {
   return emulator::in_block(pointer, block);
 }
-inline double load_remote(SharedAddress from) { return *reinterpret_cast<const double*>(from); }
 inline void send(SharedAddress to, double value, SharedAddress barrier) {
   emulator::copy_later([=] {
     std::memcpy(to, &value, sizeof(value));

@@ -57,18 +57,18 @@ void expect_sound(const RowsProblem& problem) {
 void expect_sound_deal(const RowsProblem& problem) {
   const SmallDeal deal = small_deal_of(problem);
   if (deal.groups == 0) {  // for another kernel
-    ASSERT_TRUE(problem.rows > 1024 || problem.rows * problem.cols > 1 << 18 || problem.cols < 16 ||
-                problem.cols > 4096);
+    ASSERT_TRUE(problem.rows > 1024 || problem.rows * problem.cols > 1 << 18 ||
+                problem.cols <= 32 || problem.cols > 4096);
     return;
   }
   SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "
                                   << name_of(problem.dtype));
   const RowsGeometry ring = geometry_of(problem);
   ASSERT_EQ(deal.row_threads, ring.lanes * ring.warps);
-  ASSERT_GE(deal.threads * deal.cluster, deal.row_threads);
+  ASSERT_GE(deal.threads * deal.cluster, deal.row_threads * deal.parts);
   ASSERT_EQ(deal.threads, std::min(deal.row_threads, 32) * deal.slots);
   ASSERT_TRUE(std::has_single_bit(unsigned(deal.slots * deal.cluster)));
-  ASSERT_GE(deal.slots * deal.cluster, ring.warps);
+  ASSERT_GE(deal.slots * deal.cluster, ring.warps * ring.cluster);
   ASSERT_LE(deal.slots * deal.cluster, 16);
   const int threads = deal.threads * deal.teams;
   ASSERT_EQ(threads % 32, 0);

@@ -107,10 +107,10 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
 // ones that take several of its blocks. Not by the number of rows: a row's bits must not depend on
 // it.
 bool suits_across(const RowsProblem& problem, const RowsGeometry& geometry) {
-  constexpr int64_t kLongRow = 32768;
+  constexpr int64_t kLongRow = 32768;  // up to here a cluster has two crews to a block
   const int64_t size = static_cast<int64_t>(size_of(problem.dtype));
   return geometry.cluster > kMaxCluster ||
-         (size == 2 && problem.cols >= kLongRow && problem.cols * size % 16 == 0);
+         (size == 2 && problem.cols > kLongRow && problem.cols * size % 16 == 0);
 }
 
 }  // namespace

@@ -37,6 +37,14 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     g.block_units = static_cast<int>(units);
     g.crews = kWarps;
     g.stages = 2;
+    // As few lanes as there is memory for, whatever the number of rows: the order in which a row is
+    // added must not depend on it.
+    g.chunked = true;
+    while (g.batch = g.stage_rows(),
+           RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
+      g.units_per_thread /= 2;
+      g.lanes *= 2;
+    }
     g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
   } else {
     // Two crews to a block: one works while the other waits for sums. Clusters of 16 leave 20 of
@@ -55,11 +63,8 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
   while (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
     if (g.stages > 2) {
       --g.stages;
-    } else if (g.turns > 1) {
+    } else {
       g.turns /= 2;
-    } else {  // short rows, many of them in a warp
-      g.units_per_thread /= 2;
-      g.lanes *= 2;
     }
     deal_parts(problem, g);
   }

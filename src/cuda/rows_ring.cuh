@@ -109,6 +109,7 @@ class RowsRing {
     __syncwarp();
     if (!kPlain && lane_ == 0) arrive(full);
   }
+
   // The table has two batches of rows. When one is done, its place gets the one after the next, a
   // row per lane. Its statistics were asked for a batch before: into registers where there are any
   // left and batches are short, else into the cache. `first`: of the stage just read.
@@ -194,7 +195,8 @@ class RowsRing {
     const char* from = reinterpret_cast<const char*>(data);
     const char* first = from - phase_of(data);
     const uint32_t end = phase_of(data) + bytes, pieces = (end + 15) / 16 * 16;
-    const bool head = first<launch_.low[kTensor], tail = first + pieces> launch_.high[kTensor];
+    const bool head = first < launch_.low[kTensor];
+    const bool tail = first + pieces > launch_.high[kTensor];
     const uint32_t begin = head ? 16 : 0, stop = tail ? pieces - 16 : pieces;
     if (lane_ == 0 && begin < stop) {
       expect_bytes(full, stop - begin);

@@ -56,8 +56,8 @@ class RowsColumns {
     }
   }
 
-  // The sums of this part go to the outputs if there is no other, else to `partials`. `memory`:
-  // room for two floats per sum, which nobody needs for anything else any more.
+  // The sums of this part go to the outputs if there is no other, else to `partials`. `memory` has
+  // room for them and for 4 doubles per thread and kind, and nobody needs it any more.
   __device__ void finish(int part, float* memory) const {
     if (!launch_.problem.dgamma.present && !launch_.problem.dbeta.present) return;
     const int teams = launch_.geometry.teams(), team = threadIdx.x / width_;

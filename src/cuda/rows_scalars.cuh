@@ -38,7 +38,7 @@ __device__ int64_t row_offset(const RowsLaunch& launch, RowTensor tensor, int64_
 // the offsets of all rows: 8 * kRowTensors bytes for each.
 Status locate_rows(RowsLaunch& launch, int64_t* offsets, void* stream);
 
-__device__ inline bool has_mean(RowStatistics form) {
+constexpr bool has_mean(RowStatistics form) {
   return form == RowStatistics::kMeanRstd || form == RowStatistics::kMeanVariance;
 }
 

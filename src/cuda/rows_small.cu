@@ -594,8 +594,6 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
            (units && vector.stride == 1 && reinterpret_cast<uintptr_t>(data) % 16 == 0);
   };
   const RowStatistics statistics = problem.statistics;
-  const bool has_mean =
-      statistics == RowStatistics::kMeanRstd || statistics == RowStatistics::kMeanVariance;
   const Vector &gamma = problem.gamma, &dgamma = problem.dgamma, &dbeta = problem.dbeta;
   const bool plain =
       units && problem.lead_rank <= 1 && has_aligned_rows(problem, problem.x, buffers.x) &&
@@ -603,7 +601,8 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
       (!problem.has_dx || has_aligned_rows(problem, problem.dx, buffers.dx)) &&
       in_units(gamma, buffers.gamma) &&
       (!gamma.present || gamma.dtype == problem.dtype || gamma.dtype == DType::kF32) &&
-      problem.spread.dtype == DType::kF32 && (!has_mean || problem.mean.dtype == DType::kF32) &&
+      problem.spread.dtype == DType::kF32 &&
+      (!has_mean(statistics) || problem.mean.dtype == DType::kF32) &&
       std::all_of(rest.strides, rest.strides + kRowTensors,
                   [](int64_t stride) { return stride == static_cast<int>(stride); });
   const bool direct = problem.rows == 1 && in_units(dgamma, buffers.dgamma) &&
@@ -621,7 +620,7 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
   launch.problem = {static_cast<int>(problem.rows), static_cast<int>(problem.cols), statistics,
                     problem.eps};
   launch.gamma = gamma.present ? buffers.gamma : nullptr;
-  launch.mean = has_mean ? static_cast<const float*>(buffers.mean) : nullptr;
+  launch.mean = has_mean(statistics) ? static_cast<const float*>(buffers.mean) : nullptr;
   launch.spread = static_cast<const float*>(buffers.spread);
   launch.per_col = rest.per_col;
   launch.cluster = deal.cluster;

@@ -46,11 +46,12 @@ void expect_sound(const RowsProblem& problem) {
   for (const bool plain : {false, true}) {
     ASSERT_LE(RowsMemory(problem, g, plain).bytes, RowsMemory::kMost);
   }
-  // Roundings of a column sum: over a chunk in registers, then over the chunks.
+  // Roundings of a column sum: over a chunk in registers, over the chunks, over the crews.
   const int64_t rows_per_team =
       divide_up(divide_up(problem.rows, g.step_rows()), g.parts) * g.turns;
   const int64_t additions =
-      g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team;
+      (g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team) +
+      2 + divide_up(g.crews, 4) - 1;
   ASSERT_LE(additions, 2 * kChunkRows + 1);
 }
 

@@ -1,5 +1,6 @@
 #include "cuda/finish.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/types.cuh"
 
 namespace normgrad::cuda {
@@ -12,9 +13,15 @@ __global__ void finish_kernel(const __grid_constant__ FinishProblem problem) {
   __shared__ double sums[kMaxGroups][33];
   const int groups = blockDim.y, which = blockIdx.y;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  // The first access of a page takes longest.
+  const Vector& output = problem.outputs[which];
+  if (output.present && threadIdx.y == 0 && column < problem.cols) {
+    const int64_t at = column * output.stride * static_cast<int64_t>(size_of(output.dtype));
+    prefetch(static_cast<const char*>(problem.data[which]) + at);
+  }
   wait_for_previous_kernel();
   double sum = 0;
-  if (problem.outputs[which].present && column < problem.cols) {
+  if (output.present && column < problem.cols) {
     const float* terms = problem.partials + which * problem.padded + column;
 #pragma unroll 8
     for (int part = threadIdx.y; part < problem.parts; part += groups) {
@@ -27,8 +34,8 @@ __global__ void finish_kernel(const __grid_constant__ FinishProblem problem) {
     if (threadIdx.y > 0) return;
     for (int i = 1; i < groups; ++i) sum += sums[i][threadIdx.x];
   }
-  if (problem.outputs[which].present && column < problem.cols) {
-    store_value(problem.outputs[which], problem.data[which], column, sum);
+  if (output.present && column < problem.cols) {
+    store_value(output, problem.data[which], column, sum);
   }
 }
 

@@ -101,6 +101,11 @@ __device__ inline void copy_async(SharedAddress to, const void* from) {
                "l"(__cvta_generic_to_global(from))
                : "memory");
 }
+__device__ inline void copy_word_async(SharedAddress to, const void* from) {  // 4 bytes
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The block in its cluster.

@@ -65,8 +65,6 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   bound(problem, problem.dy, buffers.dy, launch.low[kRowDy], launch.high[kRowDy]);
   launch.slot_bytes = slot_bytes(problem, geometry, plain);
   launch.stage_bytes = launch.slot_bytes * launch.stage_rows;
-  launch.slice_shift = std::countr_zero(std::bit_ceil(static_cast<unsigned>(std::max<int64_t>(
-      1, divide_up(std::min<int64_t>(problem.cols, geometry.block_units * unit), 4)))));
   launch.partials = static_cast<float*>(workspace);
   launch.padded_cols = layout.padded_cols;
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);

@@ -29,36 +29,58 @@ class Gamma {
   }
   __device__ float operator[](int column) const { return *at(column); }
 
+  // This thread's first unit of gamma, asked for before anything else is done.
+  struct Asked {
+    bool in_units = false;  // they have the type of x, and lie side by side
+    uint4 unit = {};
+  };
+  __device__ Asked ask(const RowsLaunch& launch, int64_t first, int columns) const {
+    const Vector& gamma = launch.problem.gamma;
+    const auto* data = static_cast<const T*>(launch.buffers.gamma) + first;
+    Asked asked;
+    asked.in_units = gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1 &&
+                     columns % kE == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    if (asked.in_units) asked.unit = unit_at(data, threadIdx.x, columns);
+    return asked;
+  }
+
   // From column `first` on; ones if there is no gamma, zeros behind the last column. By all threads
   // of the block.
-  __device__ void load(const RowsLaunch& launch, int64_t first, int columns) {
-    const Vector& gamma = launch.problem.gamma;
-    const auto from = first * gamma.stride * static_cast<int64_t>(size_of(gamma.dtype));
-    const void* data = static_cast<const char*>(launch.buffers.gamma) + from;
-    const int threads = launch.geometry.threads();
-    if (gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1 && columns % kE == 0 &&
-        reinterpret_cast<uintptr_t>(data) % 16 == 0) {
-#pragma unroll 2
-      for (int u = threadIdx.x; u < units_; u += threads) {
-        float values[kE] = {};
-        if (u * kE < columns) unpack<T>(static_cast<const uint4*>(data)[u], values);
+  __device__ void put(const RowsLaunch& launch, int64_t first, int columns, Asked asked) const {
+    if (!asked.in_units) return put_values(launch, first, columns);
+    const auto* data = static_cast<const T*>(launch.buffers.gamma) + first;
+#pragma unroll 1
+    for (int u = threadIdx.x; u < units_; u += launch.geometry.threads()) {
+      if (u >= launch.geometry.threads()) asked.unit = unit_at(data, u, columns);
+      float values[kE];
+      unpack<T>(asked.unit, values);
 #pragma unroll
-        for (int e = 0; e < kE; ++e) *at(u * kE + e) = values[e];
+      for (int e = 0; e < kE; e += 4) {
+        *reinterpret_cast<float4*>(at(u * kE + e)) = {values[e], values[e + 1], values[e + 2],
+                                                      values[e + 3]};
       }
-      return;
     }
+  }
+
+ private:
+  __device__ static uint4 unit_at(const T* data, int u, int columns) {
+    return u * kE < columns ? reinterpret_cast<const uint4*>(data)[u] : uint4{};
+  }
+
+  // Of any type and stride.
+  __device__ void put_values(const RowsLaunch& launch, int64_t first, int columns) const {
+    const Vector& gamma = launch.problem.gamma;
     with_type(gamma.dtype, [&](auto type) {
-      const auto* values = static_cast<const decltype(type)*>(data);
+      const auto* values = static_cast<const decltype(type)*>(launch.buffers.gamma);
 #pragma unroll 4
-      for (int c = threadIdx.x; c < units_ * kE; c += threads) {
+      for (int c = threadIdx.x; c < units_ * kE; c += launch.geometry.threads()) {
         float value = c < columns ? 1 : 0;
-        if (gamma.present && c < columns) value = widen(values[c * gamma.stride]);
+        if (gamma.present && c < columns) value = widen(values[(first + c) * gamma.stride]);
         *at(c) = value;
       }
     });
   }
 
- private:
   __device__ float* at(int column) const {
     const int e = column % kE;
     return data_ + (e / 4 * units_ + column / kE) * 4 + e % 4;

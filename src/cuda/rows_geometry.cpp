@@ -15,11 +15,11 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   // As many as fit on an H200 at once; more where a team would get more rows than chunks hold.
   constexpr int kParts[] = {132, 66, 30, 15, 7};
   const int64_t steps = divide_up(problem.rows, g.step_rows());
-  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kChunkRows;
+  const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kMostChunks;
   const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
-  g.chunked = divide_up(steps, g.parts) * g.turns > 2 * kChunkRows;
+  g.chunked = divide_up(steps, g.parts) * g.turns > kChunkRows + kMostChunks;
   if (g.lanes < 32) g.batch = g.stage_rows();
 }
 
@@ -78,22 +78,19 @@ int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool pl
 }
 
 RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain) {
-  const auto aligned = [](int64_t offset) {
-    return static_cast<int>(divide_up(offset, 128) * 128);
+  const auto aligned = [](int offset, int to) {
+    return static_cast<int>(divide_up(offset, to)) * to;
   };
   const int unit = unit_of(problem.dtype);
-  const int sums = geometry.units_per_thread * unit * geometry.threads();  // of one kind
-  const int rows = geometry.crews * geometry.stages * geometry.stage_rows();
-  const int described = geometry.crews * 2 * geometry.batch;
-  gamma_at = aligned(sizeof(RowsShared));
-  scales_at = aligned(gamma_at + 4 * unit * geometry.team_units());
-  places_at = aligned(scales_at + static_cast<int>(sizeof(RowScales)) * described);
-  chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows));
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
-  ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or a float per sum and four doubles per thread and kind when it is done.
-  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain),
-                             kinds * (4 * sums + 32 * geometry.threads()));
+  const int sums = 4 * kinds * geometry.units_per_thread * unit * geometry.threads();
+  const int rows = geometry.crews * geometry.stages * geometry.stage_rows();
+  gamma_at = aligned(sizeof(RowsShared), 16);
+  scales_at = gamma_at + 4 * unit * geometry.team_units();
+  places_at = aligned(scales_at + geometry.crews * geometry.scales_bytes(), 16);
+  chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows), 128);
+  ring_at = chunks_at + (geometry.chunked ? sums : 0);
+  bytes = std::max(chunks_at + sums, ring_at + 2 * rows * slot_bytes(problem, geometry, plain));
 }
 
 }  // namespace normgrad::cuda

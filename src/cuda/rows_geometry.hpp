@@ -43,6 +43,10 @@ struct RowsShared {
   uint64_t cluster[kClusterCrews][2];
 };
 
+struct RowStats {
+  float mean = 0, spread = 0;
+};
+
 // What is known of a row before its sums are: made once per row, not by each of its threads.
 struct alignas(16) RowScales {
   float mean = 0, scale = 0;
@@ -66,7 +70,7 @@ struct RowsGeometry {
   int cluster = 1;
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
-  bool chunked = false;  // more than 2 * kChunkRows rows per team
+  bool chunked = false;  // more than kChunkRows + kMostChunks rows per team
 
   // Where the slots of a crew's blocks are: 8, or 16 if it is the only one.
   constexpr int block_slots(int crew) const { return crews * warp_slots + crew * 8; }
@@ -76,11 +80,16 @@ struct RowsGeometry {
   constexpr int teams() const { return crews * (32 / lanes); }
   constexpr int stage_rows() const { return turns * (32 / lanes); }
   constexpr int step_rows() const { return crews * stage_rows(); }
+  // Of a crew in shared memory: two batches of rows described, the statistics of a third.
+  constexpr int scales_bytes() const {
+    return batch * static_cast<int>(2 * sizeof(RowScales) + sizeof(RowStats));
+  }
 };
 
-// Column sums are fp32 over so many rows in registers, over as many such chunks in shared memory,
-// and float64 from there on.
+// Column sums are fp32 over so many rows in registers, over so many such chunks in shared memory
+// and over the crews of a block, and float64 from there on.
 inline constexpr int kChunkRows = 16;
+inline constexpr int kMostChunks = 12;
 
 // A row too long for any number of blocks has a `cluster` above kMaxCluster, and nothing else.
 RowsGeometry geometry_of(const RowsProblem& problem);

@@ -42,10 +42,13 @@ class RowsWork {
   __device__ void run(int part) {
     int64_t first =
         (static_cast<int64_t>(part) * launch_.geometry.crews + team_.crew) * launch_.stage_rows;
+    FirstStats stats;
+    if (describes_) stats = ring_.ask_stats(first);
+    const auto gamma = gamma_.ask(launch_, columns_.first, columns_.count);
     if (fetches_) ring_.start_rows(first);
-    if (describes_) ring_.start_scales(first);
+    if (describes_) ring_.start_scales(first, stats);
     columns_.clear();
-    gamma_.load(launch_, columns_.first, columns_.count);
+    gamma_.put(launch_, columns_.first, columns_.count, gamma);
     __syncthreads();
     Stage stage;
     if (kPlain) dx_ += first * launch_.strides[kRowDx];
@@ -61,12 +64,13 @@ class RowsWork {
       if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
     }
     let_next_kernel_start();
-    columns_.finish(part, reinterpret_cast<float*>(memory_ + launch_.ring_at));
+    columns_.finish(part);
   }
 
  private:
   static constexpr int kE = kUnit<T>;
   using Stage = typename RowsRing<T, kPlain, kShort>::Stage;
+  using FirstStats = typename RowsRing<T, kPlain, kShort>::FirstStats;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
 
@@ -214,7 +218,7 @@ class RowsWork {
   char* const memory_;
   Team<kShort> team_;
   Gamma<T> gamma_;
-  RowsColumns<T, kRms, kUnits> columns_;
+  RowsColumns<T, kRms, kUnits, kShort> columns_;
   RowsRing<T, kPlain, kShort> ring_;
   T* dx_;                           // kPlain: of the first row of a stage
   int rows_ = 0;                    // done, where a stage has several
@@ -230,11 +234,13 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   char* memory = dynamic_shared<char>();
   RowsShared& shared = *reinterpret_cast<RowsShared*>(memory);
   const RowsGeometry& geometry = launch.geometry;
-  if (threadIdx.x < geometry.crews) {
-    for (Barrier& barrier : shared.full[threadIdx.x]) init_barrier(&barrier, 1);
-  }
-  if (threadIdx.x < 2 * geometry.crews && geometry.cluster > 1) {
-    init_barrier(&shared.cluster[threadIdx.x / 2][threadIdx.x % 2], 1);
+  // A warp for each crew: the lanes of one would do it in turn, 1 us for all.
+  const int crew = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x % 32 == 0 && crew < geometry.crews) {
+    for (Barrier& barrier : shared.full[crew]) init_barrier(&barrier, 1);
+    if (geometry.cluster > 1) {
+      for (Barrier& barrier : shared.cluster[crew]) init_barrier(&barrier, 1);
+    }
   }
   if (threadIdx.x < 2 * kSumSlots) {
     shared.sums[threadIdx.x / kSumSlots][threadIdx.x % kSumSlots] = {};

@@ -26,7 +26,6 @@ struct RowsLaunch {
   int stage_rows = 1;
   int slot_bytes = 0;         // of a row in a stage
   int stage_bytes = 0;        // of one tensor
-  int slice_shift = 0;        // log2 of the threads that add up the columns of a block once
   float* partials = nullptr;  // parts x {dgamma, dbeta} x padded columns
   int64_t padded_cols = 0;
   // Offsets in shared memory.

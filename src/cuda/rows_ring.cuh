@@ -20,8 +20,7 @@ class RowsRing {
         source_(team.shared.sources[team.crew]),
         memory_(memory),
         rows_at_(launch.ring_at + team.crew * launch.geometry.stages * 2 * launch.stage_bytes),
-        scales_at_(launch.scales_at +
-                   team.crew * 2 * launch.geometry.batch * static_cast<int>(sizeof(RowScales))),
+        scales_at_(launch.scales_at + team.crew * launch.geometry.scales_bytes()),
         places_at_(launch.places_at + team.crew * launch.geometry.stages * launch.stage_rows *
                                           static_cast<int>(sizeof(RowPlace))),
         column_(static_cast<int>(team.rank) * launch.geometry.block_units * kUnit<T>),
@@ -67,13 +66,23 @@ class RowsRing {
       advance(stage);
     }
   }
-  __device__ void start_scales(int64_t first) {
-#pragma unroll 1
-    for (int i = lane_; i < 2 * launch_.geometry.batch; i += 32) {
-      table()[i] = make_scales(launch_, stats_of(row_of(first, i)));
-    }
+  // The statistics of the first two batches are asked for before the rows, and used after.
+  struct FirstStats {
+    RowStats one, other;
+  };
+  __device__ FirstStats ask_stats(int64_t first) const {
     const int batch = launch_.geometry.batch;
-    if (kShort && lane_ < batch) pending_ = stats_of(row_of(first, 2 * batch + lane_));
+    if (!kShort) return {stats_of(row_of(first, lane_)), {}};
+    if (lane_ >= batch) return {};
+    return {stats_of(row_of(first, lane_)), stats_of(row_of(first, batch + lane_))};
+  }
+  __device__ void start_scales(int64_t first, const FirstStats& stats) const {
+    const int batch = launch_.geometry.batch;
+    if (lane_ < (kShort ? batch : 2 * batch)) table()[lane_] = make_scales(launch_, stats.one);
+    if (lane_ >= batch) return;
+    if (kShort) table()[batch + lane_] = make_scales(launch_, stats.other);
+    landing() = {};
+    send(row_of(first, 2 * batch + lane_));
   }
 
   // A stage whose rows nobody reads any more gets those from `first` on, in turn. The crew waits
@@ -111,21 +120,14 @@ class RowsRing {
   }
 
   // The table has two batches of rows. When one is done, its place gets the one after the next, a
-  // row per lane. Its statistics were asked for a batch before: into registers where there are any
-  // left and batches are short, else into the cache. `first`: of the stage just read.
-  __device__ void describe(int64_t first, const Stage& stage) {
+  // row per lane. Its statistics were asked for a batch before. `first`: of the stage just read.
+  __device__ void describe(int64_t first, const Stage& stage) const {
     const int rows = launch_.stage_rows, batch = launch_.geometry.batch;
     const int next = stage.scales + rows;
     if ((next & (batch - 1)) != 0 || lane_ >= batch) return;
-    const int64_t later = row_of(first, rows + 2 * batch + lane_);
-    RowScales& place = table()[next - batch + lane_];
-    if constexpr (kShort) {
-      place = make_scales(launch_, pending_);
-      pending_ = stats_of(later);
-    } else {
-      place = make_scales(launch_, stats_of(row_of(first, rows + batch + lane_)));
-      if (later < launch_.problem.rows) prefetch_stats<kPlain>(launch_, later);
-    }
+    wait_for_copies();
+    table()[next - batch + lane_] = make_scales(launch_, landing());
+    send(row_of(first, rows + 2 * batch + lane_));
   }
 
  private:
@@ -150,6 +152,13 @@ class RowsRing {
     const int rows = launch_.stage_rows;
     return kShort ? first + i / rows * launch_.row_stride + i % rows
                   : first + i * launch_.row_stride;
+  }
+  // Where this lane's statistics of the batch arrive that is the next to be described.
+  __device__ RowStats& landing() const {
+    return reinterpret_cast<RowStats*>(table() + 2 * launch_.geometry.batch)[lane_];
+  }
+  __device__ void send(int64_t row) const {
+    if (row < launch_.problem.rows) send_stats<kPlain>(launch_, row, landing());
   }
   __device__ RowStats stats_of(int64_t row) const {
     return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
@@ -214,7 +223,6 @@ class RowsRing {
   RowsSource& source_;
   char* const memory_;
   const int rows_at_, scales_at_, places_at_;
-  RowStats pending_;          // of the batch that is the next to be described; kShort
   const int column_;          // the first one of this block
   const uint32_t row_bytes_;  // of this block's part
   const int lane_;

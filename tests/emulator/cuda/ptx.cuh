@@ -87,6 +87,7 @@ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Barrier* barri
 
 inline void prefetch(const void*) {}
 inline void copy_async(SharedAddress to, const void* from) { std::memcpy(to, from, 16); }
+inline void copy_word_async(SharedAddress to, const void* from) { std::memcpy(to, from, 4); }
 inline void wait_for_copies() {}
 
 inline uint32_t cluster_rank() { return emulator::rank_in_cluster(); }

@@ -88,6 +88,21 @@ class GpuPeersTest(unittest.TestCase):
         self.assertAlmostEqual(cases[0].share, RECORDED["share_of_limit"], delta=1e-12)
         self.assertAlmostEqual(cases[0].copy, 36.9965, delta=1e-4)
 
+    def test_what_has_to_be_compiled_is(self):
+        asked = []
+
+        class Recorder(FakeWorker):
+            def time(self, peer, case):
+                asked.append((peer, case.name))
+                return super().time(peer, case)
+
+        cases = gpu_peers.read_cases(DOCUMENT)
+        with mock.patch.object(gpu_peers, "Worker", Recorder):
+            gpu_peers.compile_peers(["aten", "inductor", "liger"], cases, "default", 3)
+        rows = [case for case in cases if case.operator != "batch_norm"]
+        self.assertEqual(sorted(asked), sorted([("inductor", case.name) for case in cases] +
+                                               [("liger", case.name) for case in rows]))
+
     def test_absent_peers_are_named_once(self):
         FakeWorker.started = FakeWorker.asked_for_liger = 0
         times, absences, version = measured()

@@ -112,6 +112,9 @@ PEERS = {"aten": (aten, ROWS | {"batch_norm"}), "cudnn": (cudnn, {"batch_norm"})
          "inductor": (inductor, ROWS | {"batch_norm"}), "liger": (liger, ROWS)}
 
 
+COMPILED = {"inductor", "liger"}  # on the spot; both keep the result on disk
+
+
 def relative_error(data, dy, dx):
     """|dx - exact| / |exact| over some rows or channels."""
     if data.operator == "batch_norm":

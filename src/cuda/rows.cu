@@ -72,6 +72,7 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(launch, offsets, stream));
 
+  launch.dx_stride = launch.row_stride * launch.strides[kRowDx];
   for (const RowTensor tensor : {kRowX, kRowDy}) {
     launch.piece_stride[tensor] = launch.row_stride * launch.strides[tensor] * (16 / unit);
   }

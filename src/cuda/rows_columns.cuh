@@ -43,7 +43,7 @@ class RowsColumns {
   }
 
   // n: how many rows there were before this one, but for multiples of kChunkRows.
-  __device__ void end_row(int n) {
+  __device__ void end_row(uint32_t n) {
     if (!launch_.geometry.chunked || n % kChunkRows != kChunkRows - 1) return;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {

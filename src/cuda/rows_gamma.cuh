@@ -36,12 +36,19 @@ class Gamma {
     const auto from = first * gamma.stride * static_cast<int64_t>(size_of(gamma.dtype));
     const void* data = static_cast<const char*>(launch.buffers.gamma) + from;
     const int threads = launch.geometry.threads();
-    if (gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1 && columns % kE == 0 &&
+    if (gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1 &&
         reinterpret_cast<uintptr_t>(data) % 16 == 0) {
 #pragma unroll 2
       for (int u = threadIdx.x; u < units_; u += threads) {
         float values[kE] = {};
-        if (u * kE < columns) unpack<T>(static_cast<const uint4*>(data)[u], values);
+        if ((u + 1) * kE <= columns) {
+          unpack<T>(static_cast<const uint4*>(data)[u], values);
+        } else {
+#pragma unroll
+          for (int e = 0; e < kE; ++e) {
+            if (u * kE + e < columns) values[e] = widen(static_cast<const T*>(data)[u * kE + e]);
+          }
+        }
 #pragma unroll
         for (int e = 0; e < kE; ++e) *at(u * kE + e) = values[e];
       }

@@ -91,8 +91,10 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows));
   const int kinds = is_rms(problem.statistics) ? 1 : 2;
   ring_at = aligned(chunks_at + (geometry.chunked ? 4 * kinds * sums : 0));
-  // The ring, or a float per sum and four doubles per thread and kind when it is done.
-  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain),
+  // The ring, or a float per sum and four doubles per thread and kind when it is done. A team looks
+  // at all units that it has room for.
+  const int behind = 16 * (geometry.team_units() - geometry.block_units);
+  bytes = ring_at + std::max(2 * rows * slot_bytes(problem, geometry, plain) + behind,
                              kinds * (4 * sums + 32 * geometry.threads()));
 }
 

@@ -35,9 +35,8 @@ class RowsWork {
         columns_(launch, memory, team_),
         ring_(launch, memory, team_, columns_.count),
         dx_(kPlain ? static_cast<T*>(launch.buffers.dx) + columns_.first : nullptr),
-        fetches_(team_.warp % team_.warps == 0),
-        describes_((team_.warp + 1) % team_.warps == 0 &&
-                   problem_.statistics != RowStatistics::kFromX) {}
+        fetches_(team_.role == 0),
+        describes_(team_.role + 1 == team_.warps && problem_.statistics != RowStatistics::kFromX) {}
 
   __device__ void run(int part) {
     int64_t first =
@@ -58,7 +57,7 @@ class RowsWork {
         work(first, kShort ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
       }
       ring_.advance(stage);
-      if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
+      if (kPlain) dx_ += launch_.dx_stride;
     }
     let_next_kernel_start();
     columns_.finish(part, reinterpret_cast<float*>(memory_ + launch_.ring_at));
@@ -66,16 +65,49 @@ class RowsWork {
 
  private:
   static constexpr int kE = kUnit<T>;
+  static constexpr bool kPhased = !kPlain && !kShort;  // all lanes of a warp have one row
   using Stage = typename RowsRing<T, kPlain, kShort>::Stage;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
+
+  // Whether this warp has none of its units j, and whether all of its units are whole. !kShort.
+  __device__ bool is_absent(int j) const {
+    return (j * team_.warps + team_.role) * 32 * kE >= columns_.count;
+  }
+  __device__ bool is_whole() const {
+    return ((kUnits - 1) * team_.warps + team_.role + 1) * 32 * kE <= columns_.count;
+  }
 
   // Unit u of a row in shared memory; zeros for a row that is not there. Units beyond the end of
   // the row are any others of it: gamma is 0 there.
   __device__ uint4 load(int row, int u, bool there) const {
     if (kShort && !there) return {0, 0, 0, 0};
-    const int at = row + 16 * min(u, (columns_.count - 1) / kE);
+    const int last = static_cast<int>((columns_.count - 1u) / kE);
+    const int at = row + 16 * min(u, last);
     return kPlain ? *reinterpret_cast<const uint4*>(memory_ + at) : load_shifted<T>(memory_, at);
+  }
+
+  // This thread's units of a row of any phase, less mean; beyond the row's end they are anything.
+  __device__ void load_phased(int row, uint32_t phase, float mean,
+                              float (&values)[kUnits][kE]) const {
+    Pieces pieces[kUnits];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const auto* at = reinterpret_cast<const uint4*>(memory_ + (row & ~15)) + unit(j);
+      pieces[j] = {at[0], at[1]};
+    }
+    with_phase<T>(phase, [&](auto constant) {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        unpack<T, constant()>(pieces[j], values[j]);
+#pragma unroll
+        for (int e = 0; e < kE; ++e) {
+          values[j][e] -= mean;
+          // Here, lest it be done behind the branches, to what they have moved.
+          if (sizeof(T) == 4) keep_here(values[j][e]);
+        }
+      }
+    });
   }
 
   // One row; `last` in its stage.
@@ -91,15 +123,37 @@ class RowsWork {
     const float mean = there ? scales.mean : 0;
     float centred[kUnits][kE], dy[kUnits][kE];
     double2 sums = {0, 0};
+    T* dx_row = kPlain ? dx_ : static_cast<T*>(launch_.buffers.dx) + place.dx;
+    uint32_t phases = 0;  // of dx, dy, x
+    uint4 x_units[kUnits], dy_units[kUnits];
+    if constexpr (kPhased) {
+      phases = uniform(place.x % 16 * 256 + place.dy % 16 * 16 + phase_of(dx_row));
+      load_phased(place.x, phases / 256, kRms ? 0 : mean, centred);
+      load_phased(place.dy, phases / 16, 0, dy);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        x_units[j] = load(place.x, unit(j), there);
+        dy_units[j] = load(place.dy, unit(j), there);
+      }
+    }
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      unpack<T>(load(place.x, unit(j), there), centred[j]);
-      unpack<T>(load(place.dy, unit(j), there), dy[j]);
-      if (!kPlain && unit(j) * kE + kE > columns_.count) {  // the row's last, with more behind it
+      if (!kShort && j > 0 && is_absent(j)) {
+        clear_from<T>(0, centred[j]);
+        clear_from<T>(0, dy[j]);
+        continue;
+      }
+      if constexpr (!kPhased) {
+        unpack<T>(x_units[j], centred[j]);
+        unpack<T>(dy_units[j], dy[j]);
+      }
+      if (!kPlain && (kShort || !is_whole()) && unit(j) * kE + kE > columns_.count) {
+        // The row's last, with more behind it.
         clear_from<T>(columns_.count - unit(j) * kE, centred[j]);
         clear_from<T>(columns_.count - unit(j) * kE, dy[j]);
       }
-      float2 unit_sums = look(unit(j), mean, centred[j], dy[j]);
+      float2 unit_sums = look(unit(j), kPhased ? 0 : mean, centred[j], dy[j]);
       if (kRms && unit(j) * kE >= columns_.count) unit_sums.x = 0;
       sums = j == 0 ? double2{unit_sums.x, unit_sums.y}
                     : double2{sums.x + unit_sums.x, sums.y + unit_sums.y};
@@ -121,13 +175,15 @@ class RowsWork {
       }
     }
     if (kShort && !there) scalars = {};
-    T* dx_row = kPlain ? dx_ : static_cast<T*>(place.dx);
     if (kPlain && kShort) dx_row += slot * launch_.strides[kRowDx];
+    uint4 dx_units[kUnits];
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const uint4 dx_unit = grads(j, centred[j], dy[j], scalars);
-      if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
+      if (!kShort && j > 0 && is_absent(j)) continue;
+      dx_units[j] = grads(j, centred[j], dy[j], scalars);
+      if (!kPhased && problem_.has_dx) store(dx_row, unit(j), dx_units[j], there);
     }
+    if (kPhased && problem_.has_dx) store_phased(dx_row, phases, dx_units);
     columns_.end_row(nth);
   }
 
@@ -138,7 +194,7 @@ class RowsWork {
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
       g[e] = dy[e] * gamma[e];
-      if constexpr (!kRms) x[e] -= mean;
+      if constexpr (!kRms && !kPhased) x[e] -= mean;
     }
     return {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
   }
@@ -167,6 +223,20 @@ class RowsWork {
     } else {
       store_shifted(dx_row, u, unit, columns_.count, team_.lane % team_.lanes, team_.lanes, active);
     }
+  }
+
+  __device__ void store_phased(T* dx_row, uint32_t phase, const uint4 (&units)[kUnits]) const {
+    if (!is_whole()) {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) store(dx_row, unit(j), units[j], true);
+      return;
+    }
+    with_phase<T>(phase, [&](auto constant) {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        store_units<T, constant()>(dx_row, unit(j), units[j], team_.lane);
+      }
+    });
   }
 
   // After a sum, which no warp of the crew leaves before all have come: nobody reads the stage any

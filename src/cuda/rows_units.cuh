@@ -1,14 +1,71 @@
-// Units of 16 bytes at any address: put together from two aligned ones, and stored as parts of two.
+// Units of 16 bytes at any address: put together from two aligned pieces, and stored as parts of
+// two.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "cuda/ptx.cuh"
 #include "cuda/types.cuh"
 
 namespace normgrad::cuda {
 
 __device__ inline uint32_t phase_of(const void* pointer) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer) % 16);
+}
+
+// Calls visit with the phase of an address, in elements, as a constant: for lanes that have the
+// same, one branch per row instead of selections per unit.
+template <class T, class Visit>
+__device__ void with_phase(uint32_t address, const Visit& visit) {
+  const auto call = [&]<int kPhase>() {
+    if constexpr (kPhase < kUnit<T>) visit(std::integral_constant<int, kPhase>());
+  };
+  switch (address % 16 / sizeof(T)) {
+    case 0:
+      return call.template operator()<0>();
+    case 1:
+      return call.template operator()<1>();
+    case 2:
+      return call.template operator()<2>();
+    case 3:
+      return call.template operator()<3>();
+    case 4:
+      return call.template operator()<4>();
+    case 5:
+      return call.template operator()<5>();
+    case 6:
+      return call.template operator()<6>();
+    case 7:
+      return call.template operator()<7>();
+  }
+}
+
+// Two neighbouring aligned pieces as words.
+struct Pieces {
+  uint32_t words[8];
+  __device__ Pieces() = default;
+  __device__ Pieces(const uint4& low, const uint4& high)
+      : words{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w} {}
+};
+
+// The unit that starts with element kPhase of its pieces.
+template <class T, int kPhase>
+__device__ void unpack(const Pieces& pieces, float (&values)[kUnit<T>]) {
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; ++e) {
+    constexpr int kPerWord = 4 / sizeof(T);
+    const uint32_t word = pieces.words[(kPhase + e) / kPerWord];
+    const bool upper = (kPhase + e) % kPerWord == 1;
+    if constexpr (std::is_same_v<T, float>) {
+      values[e] = __uint_as_float(word);
+    } else if constexpr (std::is_same_v<T, BF16>) {
+      values[e] = __uint_as_float(upper ? word & 0xFFFF0000u : word << 16);
+    } else {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
+      values[e] = upper ? pair.y : pair.x;
+    }
+  }
 }
 
 // 16 of 32 bytes, from one below 16 on. All rows of a warp mostly have the same phase: a branch
@@ -50,6 +107,48 @@ __device__ void clear_from(int first, float (&values)[kUnit<T>]) {
 #pragma unroll
   for (int e = 0; e < kUnit<T>; ++e) {
     if (e >= first) values[e] = 0;
+  }
+}
+
+// The units of a warp, u on this lane, all of them whole, in a row whose address has the phase
+// kOver. Each lane stores an aligned piece, the end of its neighbour's unit and the start of its
+// own. The first lane has those of its warp's last unit and of its own, and stores them by words.
+template <class T, int kOver>
+__device__ void store_units(T* row, int u, const uint4& unit, int lane) {
+  constexpr int kPerWord = 4 / sizeof(T);
+  constexpr int kWords = (kOver + kPerWord - 1) / kPerWord;  // that have some of the neighbour's
+  char* piece = reinterpret_cast<char*>(row + u * kUnit<T> - kOver);
+  if constexpr (kOver == 0) {
+    *reinterpret_cast<uint4*>(piece) = unit;
+  } else {
+    const uint32_t own[4] = {unit.x, unit.y, unit.z, unit.w};
+    uint32_t words[kWords + 4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= 4 - kWords) words[i - (4 - kWords)] = __shfl_sync(~0u, own[i], (lane + 31) % 32);
+      words[kWords + i] = own[i];
+    }
+    if constexpr (kOver % kPerWord != 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+    }
+    if (lane > 0) {
+      *reinterpret_cast<uint4*>(piece) = {words[0], words[1], words[2], words[3]};
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      char* const before = piece + 32 * 16 + 4 * i;  // behind the last unit
+      char* const behind = piece + 4 * i;
+      if (i * kPerWord >= kOver) {
+        *reinterpret_cast<uint32_t*>(behind) = words[i];
+      } else if ((i + 1) * kPerWord <= kOver) {
+        *reinterpret_cast<uint32_t*>(before) = words[i];
+      } else {
+        *reinterpret_cast<uint16_t*>(before) = static_cast<uint16_t>(words[i]);
+        *reinterpret_cast<uint16_t*>(behind + 2) = static_cast<uint16_t>(words[i] >> 16);
+      }
+    }
   }
 }
 

@@ -46,6 +46,11 @@ class RowsRing {
     if (stage.turn >= 2u * launch_.geometry.stages) stage.turn = ~stage.turn % 2;
   }
 
+  // Where the only row of a stage is, by the phases of x and dy.
+  __device__ RowPlace place(const Stage& stage, uint32_t x_phase, uint32_t dy_phase) const {
+    const int x = rows_at(stage);
+    return {x + static_cast<int>(x_phase), x + launch_.stage_bytes + static_cast<int>(dy_phase), 0};
+  }
   // Where a row of a stage is.
   __device__ RowPlace place(const Stage& stage, int slot) const {
     if constexpr (!kPlain) return places(stage)[slot];
@@ -53,10 +58,16 @@ class RowsRing {
     return {x, x + launch_.stage_bytes, 0};
   }
 
+  // Of this block's part of a row, in one of the tensors.
+  template <RowTensor kTensor>
+  __device__ uint32_t phase(int64_t row) const {
+    return phase_of(data(kTensor, offset(kTensor, row)));
+  }
+
   // All stages, before the first row. Rows are fetched by one warp of the crew, described by
   // another, lest the others wait for it.
   __device__ void start_rows(int64_t first) const {
-    if (kPlain && lane_ == 0) {
+    if ((kPlain || launch_.one_phase) && lane_ == 0) {
       source_ = {reinterpret_cast<const char*>(data(kRowX, offset(kRowX, first))),
                  reinterpret_cast<const char*>(data(kRowDy, offset(kRowDy, first)))};
     }
@@ -95,6 +106,24 @@ class RowsRing {
       bulk_copy(to + launch_.stage_bytes, source.dy, bytes, full);
       source_ = {source.x + launch_.piece_stride[kRowX], source.dy + launch_.piece_stride[kRowDy]};
       return;
+    }
+    if (!kPlain && !kShort && launch_.one_phase) {
+      const RowsSource source = source_;
+      __syncwarp();
+      if (lane_ == 0) {
+        source_ = {source.x + launch_.piece_stride[kRowX],
+                   source.dy + launch_.piece_stride[kRowDy]};
+      }
+      if (first > 0 && left > 1) {
+        if (lane_ != 0) return;
+        const uint32_t x_phase = phase_of(source.x), dy_phase = phase_of(source.dy);
+        const uint32_t x_bytes = pieces_of(x_phase), dy_bytes = pieces_of(dy_phase);
+        char* to = memory_ + rows_at(stage);
+        arrive_expecting(full, x_bytes + dy_bytes);
+        bulk_copy(to, source.x - x_phase, x_bytes, full);
+        bulk_copy(to + launch_.stage_bytes, source.dy - dy_phase, dy_bytes, full);
+        return;
+      }
     }
     if constexpr (kPlain) {
       if (lane_ == 0) arrive_expecting(full, 2 * count * row_bytes_);
@@ -135,6 +164,8 @@ class RowsRing {
   __device__ int rows_at(const Stage& stage) const {
     return rows_at_ + stage.index() * 2 * launch_.stage_bytes;
   }
+  // Bytes of all 16-byte pieces that have some of a row.
+  __device__ uint32_t pieces_of(uint32_t phase) const { return (phase + row_bytes_ + 15) & ~15u; }
   // A single one is in the end of its stage, which has room for it.
   __device__ RowPlace* places(const Stage& stage) const {
     if (!kShort) {

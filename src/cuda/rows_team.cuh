@@ -39,6 +39,7 @@ struct Team {
         slots_(geometry.warp_slots),
         block_slots_(geometry.block_slots(crew)) {
     asm volatile("" : "+r"(lane));  // kept, not asked for again in every row
+    lane &= 31;                     // as the compiler knew before
   }
 
   __device__ int threads() const { return lanes * warps; }

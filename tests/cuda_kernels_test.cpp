@@ -188,6 +188,23 @@ TEST_F(CudaKernels, RunInGraphs) {
 
 // Blocks that each have some columns of all rows: so many rows that column sums go on to float64,
 // and rows that float32 does not serve among others.
+// Several for each crew, which begin anywhere: in some shapes the rows of a crew at the same place
+// of 16 bytes, in others not.
+TEST_F(CudaKernels, ManyRowsOfAnyPhase) {
+  setenv("NORMGRAD_IMPL", "cuda:rows_ring", 1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+      for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1100, 531}, {700, 1061}}) {
+        Case each = make_case(op, shape, dtype);
+        const uint64_t hash = run(each);
+        each.offset = 3;
+        EXPECT_EQ(run(each), hash) << each.name;
+      }
+    }
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
 TEST_F(CudaKernels, ManyRowsAcross) {
   setenv("NORMGRAD_IMPL", "cuda:rows_across", 1);
   run(make_case(Op::kLayerNorm, {9000, 60}, DType::kF32));

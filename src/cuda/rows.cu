@@ -70,6 +70,15 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + layout.partials);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(launch, offsets, stream));
 
+  launch.dx_stride = launch.row_stride * launch.strides[kRowDx];
+  // And only the first and the last row are next to the ends of their tensor.
+  const auto keeps_phase = [&](RowTensor tensor) {
+    const int64_t bytes = launch.strides[tensor] * (16 / unit);
+    return launch.row_stride * bytes % 16 == 0 && std::abs(bytes) >= 16;
+  };
+  launch.one_phase = !plain && geometry.lanes == 32 && problem.lead_rank == 1 &&
+                     keeps_phase(kRowX) && keeps_phase(kRowDy) &&
+                     (!problem.has_dx || keeps_phase(kRowDx));
   for (const RowTensor tensor : {kRowX, kRowDy}) {
     launch.piece_stride[tensor] = launch.row_stride * launch.strides[tensor] * (16 / unit);
   }

@@ -21,7 +21,8 @@ class RowsColumns {
       : first(static_cast<int>(team.rank) * launch.geometry.block_units * kE),
         count(min(static_cast<int>(launch.problem.cols) - first, launch.geometry.block_units * kE)),
         launch_(launch),
-        chunks_(reinterpret_cast<float*>(memory + launch.chunks_at) + threadIdx.x) {}
+        chunks_(reinterpret_cast<float*>(memory + launch.chunks_at) +
+                (kShort ? threadIdx.x : team.crew * team.threads() + team.position)) {}
 
   const int first, count;  // columns of this block
 
@@ -42,7 +43,7 @@ class RowsColumns {
   }
 
   // n: how many rows there were before this one, but for multiples of kChunkRows.
-  __device__ void end_row(int n) {
+  __device__ void end_row(uint32_t n) {
     if (!launch_.geometry.chunked || n % kChunkRows != kChunkRows - 1) return;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -58,13 +59,13 @@ class RowsColumns {
   // The sums of this part go to the outputs if there is no other, else to `partials`. Nobody needs
   // the ring any more, where the sums lie if there were too few rows for chunks. Little code: it
   // comes from memory, at the worst time.
-  __device__ void finish(int part) const {
+  __device__ void finish(int part, const Team<kShort>& team) const {
     if (!launch_.problem.dgamma.present && !launch_.problem.dbeta.present) return;
     __syncthreads();
     put_down(0, dgamma_);
     if constexpr (!kRms) put_down(kColumns, dbeta_);
     __syncthreads();
-    add_crews(part);
+    add_crews(part, team);
     if constexpr (kShort) {
       __syncthreads();
       add_teams(part);
@@ -95,10 +96,8 @@ class RowsColumns {
 
   // Four columns of a thread over all crews: a crew has every n-th four. In fp32 too, four by four,
   // since a conversion takes as long as eight additions.
-  __device__ void add_crews(int part) const {
-    const int crews = launch_.geometry.crews, threads = launch_.geometry.warps * 32;
-    const int crew = static_cast<int>(threadIdx.x) / threads;
-    const int position = static_cast<int>(threadIdx.x) - crew * threads;
+  __device__ void add_crews(int part, const Team<kShort>& team) const {
+    const int crews = launch_.geometry.crews, threads = team.warps * 32, crew = team.crew;
 #pragma unroll 1
     for (int i = 4 * crew; i < kKinds * kColumns; i += 4 * crews) {
       float* terms = chunk(i) - crew * threads;
@@ -120,7 +119,7 @@ class RowsColumns {
         for (int k = 0; k < 4; ++k) terms[k * pitch()] = sums[k];
       } else {
         const int kind = i / kColumns, own = i % kColumns;
-        put(part, kind, (own / kE * threads + position) * kE + own % kE, sums);
+        put(part, kind, (own / kE * threads + team.position) * kE + own % kE, sums);
       }
     }
   }

@@ -39,7 +39,7 @@ class Gamma {
     const auto* data = static_cast<const T*>(launch.buffers.gamma) + first;
     Asked asked;
     asked.in_units = gamma.present && gamma.dtype == dtype_of<T>() && gamma.stride == 1 &&
-                     columns % kE == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+                     reinterpret_cast<uintptr_t>(data) % 16 == 0;
     if (asked.in_units) asked.unit = unit_at(data, threadIdx.x, columns);
     return asked;
   }
@@ -64,7 +64,13 @@ class Gamma {
 
  private:
   __device__ static uint4 unit_at(const T* data, int u, int columns) {
-    return u * kE < columns ? reinterpret_cast<const uint4*>(data)[u] : uint4{};
+    if ((u + 1) * kE <= columns) return reinterpret_cast<const uint4*>(data)[u];
+    float values[kE] = {};
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      if (u * kE + e < columns) values[e] = widen(data[u * kE + e]);
+    }
+    return pack<T>(values);
   }
 
   // Of any type and stride.

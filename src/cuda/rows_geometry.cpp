@@ -93,7 +93,10 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   places_at = aligned(scales_at + geometry.crews * geometry.scales_bytes(), 16);
   chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows), 128);
   ring_at = chunks_at + (geometry.chunked ? sums : 0);
-  bytes = std::max(chunks_at + sums, ring_at + 2 * rows * slot_bytes(problem, geometry, plain));
+  // A team looks at all units that it has room for.
+  const int behind = 16 * (geometry.team_units() - geometry.block_units);
+  bytes = std::max(chunks_at + sums,
+                   ring_at + 2 * rows * slot_bytes(problem, geometry, plain) + behind);
 }
 
 }  // namespace normgrad::cuda

@@ -26,11 +26,11 @@ struct alignas(16) RowsSource {
   const char *x = nullptr, *dy = nullptr;
 };
 
-// Of a row in a stage: where x and dy are in shared memory, and dx in the tensor. Kept for rows
-// that are not plain.
+// Of a row in a stage: where x and dy are in shared memory, and dx in the tensor, in elements. Kept
+// for rows that are not plain.
 struct alignas(16) RowPlace {
   int x = 0, dy = 0;
-  void* dx = nullptr;
+  int64_t dx = 0;
 };
 
 // At the start of shared memory. The integers are barriers.

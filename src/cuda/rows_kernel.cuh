@@ -34,10 +34,9 @@ class RowsWork {
         gamma_(launch, memory),
         columns_(launch, memory, team_),
         ring_(launch, memory, team_, columns_.count),
-        dx_(kPlain ? static_cast<T*>(launch.buffers.dx) + columns_.first : nullptr),
-        fetches_(team_.warp % team_.warps == 0),
-        describes_((team_.warp + 1) % team_.warps == 0 &&
-                   problem_.statistics != RowStatistics::kFromX) {}
+        dx_(static_cast<T*>(launch.buffers.dx) + columns_.first),
+        fetches_(team_.role == 0),
+        describes_(team_.role + 1 == team_.warps && problem_.statistics != RowStatistics::kFromX) {}
 
   __device__ void run(int part) {
     int64_t first =
@@ -51,7 +50,11 @@ class RowsWork {
     gamma_.put(launch_, columns_.first, columns_.count, gamma);
     __syncthreads();
     Stage stage;
-    if (kPlain) dx_ += first * launch_.strides[kRowDx];
+    if (kPlain || launch_.one_phase) dx_ += first * launch_.strides[kRowDx];
+    if (kPhased && launch_.one_phase) {
+      phases_ = pack_phases(ring_.template phase<kRowX>(first), ring_.template phase<kRowDy>(first),
+                            phase_of(dx_));
+    }
 #pragma unroll 1
     for (; first < problem_.rows; first += launch_.row_stride) {
       ring_.wait_for(stage);
@@ -61,25 +64,80 @@ class RowsWork {
         work(first, kShort ? turn * launch_.groups + team_.group : 0, stage, turn + 1 == turns);
       }
       ring_.advance(stage);
-      if (kPlain) dx_ += launch_.row_stride * launch_.strides[kRowDx];
+      if (kPlain || launch_.one_phase) dx_ += launch_.dx_stride;
     }
     let_next_kernel_start();
-    columns_.finish(part);
+    columns_.finish(part, team_);
   }
 
  private:
   static constexpr int kE = kUnit<T>;
+  static constexpr bool kPhased = !kPlain && !kShort;  // all lanes of a warp have one row
   using Stage = typename RowsRing<T, kPlain, kShort>::Stage;
   using FirstStats = typename RowsRing<T, kPlain, kShort>::FirstStats;
 
   __device__ int unit(int j) const { return j * team_.threads() + team_.position; }
 
+  // Whether this warp has none of its units j, and whether all of its units are whole. !kShort.
+  __device__ bool is_absent(int j) const {
+    return (j * team_.warps + team_.role) * 32 * kE >= columns_.count;
+  }
+  __device__ bool is_whole(int j = kUnits - 1) const {
+    return (j * team_.warps + team_.role + 1) * 32 * kE <= columns_.count;
+  }
+  // 16-bit rows are bound by instructions, fp32 by memory: it gains nothing.
+  __device__ bool is_left_out(int j) const {
+    return sizeof(T) == 2 && !kShort && j > 0 && is_absent(j);
+  }
+  // Unit j may be the row's last, with more behind it, or beyond its end.
+  __device__ void clear_end(int j, float (&x)[kE], float (&dy)[kE]) const {
+    const int left = columns_.count - unit(j) * kE;
+    if (left >= kE) return;
+    clear_from<T>(left, x);
+    clear_from<T>(left, dy);
+  }
+  __device__ static uint32_t pack_phases(uint32_t x, uint32_t dy, uint32_t dx) {
+    return uniform(x * 256 + dy * 16 + dx);
+  }
+
   // Unit u of a row in shared memory; zeros for a row that is not there. Units beyond the end of
   // the row are any others of it: gamma is 0 there.
   __device__ uint4 load(int row, int u, bool there) const {
     if (kShort && !there) return {0, 0, 0, 0};
-    const int at = row + 16 * min(u, (columns_.count - 1) / kE);
+    const int last = static_cast<int>((columns_.count - 1u) / kE);
+    const int at = row + 16 * min(u, last);
     return kPlain ? *reinterpret_cast<const uint4*>(memory_ + at) : load_shifted<T>(memory_, at);
+  }
+
+  // This thread's units of a row of any phase; beyond the row's end they are anything. What fp32
+  // takes from two pieces would have to be moved: there it is read by the widest words it has.
+  __device__ void load_phased(int row, uint32_t phase, float (&values)[kUnits][kE]) const {
+    if constexpr (sizeof(T) == 4) {
+      const auto load_all = [&]<class Word>(Word) {
+#pragma unroll
+        for (int j = 0; j < kUnits; ++j) {
+          unpack<T>(load_words<Word>(memory_ + row + 16 * unit(j)), values[j]);
+        }
+      };
+      if (phase % 16 == 0) {
+        load_all(uint4());
+      } else if (phase % 8 == 0) {
+        load_all(uint2());
+      } else {
+        load_all(uint32_t());
+      }
+    } else {
+      Pieces pieces[kUnits];
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        const auto* at = reinterpret_cast<const uint4*>(memory_ + (row & ~15)) + unit(j);
+        pieces[j] = {at[0], at[1]};
+      }
+      with_phase<T>(phase, [&](auto constant) {
+#pragma unroll
+        for (int j = 0; j < kUnits; ++j) unpack<T, constant()>(pieces[j], values[j]);
+      });
+    }
   }
 
   // One row; `last` in its stage.
@@ -89,20 +147,43 @@ class RowsWork {
     asm volatile("" : "+r"(team_.position));
     const int64_t row = first + slot;
     bool there = !kShort || row < problem_.rows;
-    const RowPlace place = ring_.place(stage, there ? slot : 0);
+    RowPlace place;
+    T* dx_row = dx_;
+    if (kPhased && launch_.one_phase) {
+      place = ring_.place(stage, phases_ / 256, phases_ / 16 % 16);
+    } else {
+      place = ring_.place(stage, there ? slot : 0);
+      if (!kPlain) dx_row = static_cast<T*>(launch_.buffers.dx) + place.dx;
+      if (kPhased) phases_ = pack_phases(place.x % 16, place.dy % 16, phase_of(dx_row));
+    }
     const RowScales scales = ring_.scales(stage, slot);
     const int nth = kShort ? rows_++ : stage.scales;
     const float mean = there ? scales.mean : 0;
     float centred[kUnits][kE], dy[kUnits][kE];
     double2 sums = {0, 0};
+    uint4 x_units[kUnits], dy_units[kUnits];
+    if constexpr (kPhased) {
+      load_phased(place.x, phases_ / 256, centred);
+      load_phased(place.dy, phases_ / 16, dy);
+      if (!is_whole()) {
+#pragma unroll
+        for (int j = 0; j < kUnits; ++j) clear_end(j, centred[j], dy[j]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        x_units[j] = load(place.x, unit(j), there);
+        dy_units[j] = load(place.dy, unit(j), there);
+      }
+    }
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      unpack<T>(load(place.x, unit(j), there), centred[j]);
-      unpack<T>(load(place.dy, unit(j), there), dy[j]);
-      if (!kPlain && unit(j) * kE + kE > columns_.count) {  // the row's last, with more behind it
-        clear_from<T>(columns_.count - unit(j) * kE, centred[j]);
-        clear_from<T>(columns_.count - unit(j) * kE, dy[j]);
+      if (is_left_out(j)) continue;
+      if constexpr (!kPhased) {
+        unpack<T>(x_units[j], centred[j]);
+        unpack<T>(dy_units[j], dy[j]);
       }
+      if (kShort && !kPlain) clear_end(j, centred[j], dy[j]);
       float2 unit_sums = look(unit(j), mean, centred[j], dy[j]);
       if (kRms && unit(j) * kE >= columns_.count) unit_sums.x = 0;
       sums = j == 0 ? double2{unit_sums.x, unit_sums.y}
@@ -125,13 +206,16 @@ class RowsWork {
       }
     }
     if (kShort && !there) scalars = {};
-    T* dx_row = kPlain ? dx_ : static_cast<T*>(place.dx);
     if (kPlain && kShort) dx_row += slot * launch_.strides[kRowDx];
+    if (kPhased) asm volatile("" : "+r"(team_.position));  // as above
+    uint4 dx_units[kUnits];
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const uint4 dx_unit = grads(j, centred[j], dy[j], scalars);
-      if (problem_.has_dx) store(dx_row, unit(j), dx_unit, there);
+      if (is_left_out(j)) continue;
+      dx_units[j] = grads(j, centred[j], dy[j], scalars);
+      if (!kPhased && problem_.has_dx) store(dx_row, unit(j), dx_units[j], there);
     }
+    if (kPhased && problem_.has_dx) store_phased(dx_row, dx_units);
     columns_.end_row(nth);
   }
 
@@ -173,6 +257,20 @@ class RowsWork {
     }
   }
 
+  __device__ void store_phased(T* dx_row, const uint4 (&units)[kUnits]) const {
+    with_phase<T>(phases_, [&](auto phase) {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        if (is_whole(j)) store_units<T, phase()>(dx_row, unit(j), units[j], team_.lane);
+      }
+    });
+    if (is_whole()) return;
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      if (!is_whole(j) && !is_absent(j)) store(dx_row, unit(j), units[j], true);
+    }
+  }
+
   // After a sum, which no warp of the crew leaves before all have come: nobody reads the stage any
   // more.
   __device__ void refill(int64_t first, const Stage& stage) {
@@ -188,7 +286,9 @@ class RowsWork {
   __device__ bool examine(int64_t row, bool needs, bool zero, const float (&dy)[kUnits][kE]) {
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < kUnits * kE; ++i) any |= dy[i / kE][i % kE] != 0;
+    for (int i = 0; i < kUnits * kE; ++i) {
+      any |= !is_left_out(i / kE) && dy[i / kE][i % kE] != 0;
+    }
     Team<kShort> team = team_.stranger();
     const bool gradient = team.any(any);
     team_.sums = team.sums;
@@ -220,7 +320,8 @@ class RowsWork {
   Gamma<T> gamma_;
   RowsColumns<T, kRms, kUnits, kShort> columns_;
   RowsRing<T, kPlain, kShort> ring_;
-  T* dx_;                           // kPlain: of the first row of a stage
+  T* dx_;                           // of the first row of a stage, if evenly spaced
+  uint32_t phases_ = 0;             // of dx, dy and x; kPhased
   int rows_ = 0;                    // done, where a stage has several
   const bool fetches_, describes_;  // what this warp does for its crew
 };

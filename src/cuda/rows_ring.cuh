@@ -42,22 +42,33 @@ class RowsRing {
   __device__ void advance(Stage& stage) const {
     stage.scales = (stage.scales + launch_.stage_rows) & (2 * launch_.geometry.batch - 1);
     stage.turn += 2;
-    if (stage.index() == launch_.geometry.stages) stage.turn = ~stage.turn % 2;
+    if (stage.turn >= 2u * launch_.geometry.stages) stage.turn = ~stage.turn % 2;
   }
 
+  // Where the only row of a stage is, by the phases of x and dy.
+  __device__ RowPlace place(const Stage& stage, uint32_t x_phase, uint32_t dy_phase) const {
+    const int x = rows_at(stage);
+    return {x + static_cast<int>(x_phase), x + launch_.stage_bytes + static_cast<int>(dy_phase), 0};
+  }
   // Where a row of a stage is.
   __device__ RowPlace place(const Stage& stage, int slot) const {
     if constexpr (!kPlain) return places(stage)[slot];
     const int x = rows_at(stage) + slot * launch_.slot_bytes;
-    return {x, x + launch_.stage_bytes, nullptr};
+    return {x, x + launch_.stage_bytes, 0};
+  }
+
+  // Of this block's part of a row, in one of the tensors.
+  template <RowTensor kTensor>
+  __device__ uint32_t phase(int64_t row) const {
+    return phase_of(data(kTensor, offset(kTensor, row)));
   }
 
   // All stages, before the first row. Rows are fetched by one warp of the crew, described by
   // another, lest the others wait for it.
   __device__ void start_rows(int64_t first) const {
-    if (kPlain && lane_ == 0) {
-      source_ = {reinterpret_cast<const char*>(data<kRowX>(first)),
-                 reinterpret_cast<const char*>(data<kRowDy>(first))};
+    if ((kPlain || launch_.one_phase) && lane_ == 0) {
+      source_ = {reinterpret_cast<const char*>(data(kRowX, offset(kRowX, first))),
+                 reinterpret_cast<const char*>(data(kRowDy, offset(kRowDy, first)))};
     }
     Stage stage;
 #pragma unroll 1
@@ -105,18 +116,39 @@ class RowsRing {
       source_ = {source.x + launch_.piece_stride[kRowX], source.dy + launch_.piece_stride[kRowDy]};
       return;
     }
-    if (kPlain && lane_ == 0) arrive_expecting(full, 2 * count * row_bytes_);
-    if (!kPlain && lane_ < count) {
-      const int64_t row = first + lane_;
-      places(stage)[lane_] = {
-          find<kRowX>(first, stage), find<kRowDy>(first, stage),
-          static_cast<T*>(launch_.buffers.dx) + column_ + row_offset<kPlain>(launch_, kRowDx, row)};
+    if (!kPlain && !kShort && launch_.one_phase) {
+      const RowsSource source = source_;
+      __syncwarp();
+      if (lane_ == 0) {
+        source_ = {source.x + launch_.piece_stride[kRowX],
+                   source.dy + launch_.piece_stride[kRowDy]};
+      }
+      if (first > 0 && left > 1) {
+        if (lane_ != 0) return;
+        const uint32_t x_phase = phase_of(source.x), dy_phase = phase_of(source.dy);
+        const uint32_t x_bytes = pieces_of(x_phase), dy_bytes = pieces_of(dy_phase);
+        char* to = memory_ + rows_at(stage);
+        arrive_expecting(full, x_bytes + dy_bytes);
+        bulk_copy(to, source.x - x_phase, x_bytes, full);
+        bulk_copy(to + launch_.stage_bytes, source.dy - dy_phase, dy_bytes, full);
+        return;
+      }
     }
-    __syncwarp();
-    copy_rows<kRowX>(first, count, stage);
-    copy_rows<kRowDy>(first, count, stage);
-    __syncwarp();
-    if (!kPlain && lane_ == 0) arrive(full);
+    if constexpr (kPlain) {
+      if (lane_ == 0) arrive_expecting(full, 2 * count * row_bytes_);
+      __syncwarp();
+      copy_plain<kRowX>(first, count, stage);
+      copy_plain<kRowDy>(first, count, stage);
+    } else {
+      if (kShort && lane_ < count) {
+        places(stage)[lane_] = {find(kRowX, first, stage), find(kRowDy, first, stage),
+                                offset(kRowDx, first + lane_)};
+      }
+      // Eight lanes for each tensor.
+      if (lane_ < 24) copy_rows(static_cast<RowTensor>(lane_ / 8), first, count, stage);
+      __syncwarp();
+      if (lane_ == 0) arrive(full);
+    }
   }
 
   // The table has two batches of rows. When one is done, its place gets the one after the next, a
@@ -134,17 +166,22 @@ class RowsRing {
   __device__ int rows_at(const Stage& stage) const {
     return rows_at_ + stage.index() * 2 * launch_.stage_bytes;
   }
+  // Bytes of all 16-byte pieces that have some of a row.
+  __device__ uint32_t pieces_of(uint32_t phase) const { return (phase + row_bytes_ + 15) & ~15u; }
+  // A single one is in the end of its stage, which has room for it.
   __device__ RowPlace* places(const Stage& stage) const {
+    if (!kShort) {
+      return reinterpret_cast<RowPlace*>(memory_ + rows_at(stage) + launch_.stage_bytes) - 1;
+    }
     return reinterpret_cast<RowPlace*>(memory_ + places_at_) + stage.index() * launch_.stage_rows;
   }
   // Where the row of this lane starts in shared memory; `first` is the first one in the stage.
-  template <RowTensor kTensor>
-  __device__ int find(int64_t first, const Stage& stage) const {
-    const bool packed = is_packed<kTensor>();
+  __device__ int find(RowTensor tensor, int64_t first, const Stage& stage) const {
+    const bool packed = is_packed(tensor);
     const int pitch =
         packed ? static_cast<int>(launch_.problem.cols * sizeof(T)) : launch_.slot_bytes;
-    return rows_at(stage) + kTensor * launch_.stage_bytes + lane_ * pitch +
-           static_cast<int>(phase_of(data<kTensor>(packed ? first : first + lane_)));
+    return rows_at(stage) + tensor * launch_.stage_bytes + lane_ * pitch +
+           static_cast<int>(phase_of(data(tensor, offset(tensor, packed ? first : first + lane_))));
   }
   __device__ RowScales* table() const { return reinterpret_cast<RowScales*>(memory_ + scales_at_); }
   // Row i of this crew, counted from the stage that starts with row `first`.
@@ -164,34 +201,49 @@ class RowsRing {
     return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
   }
 
-  template <RowTensor kTensor>
-  __device__ bool is_packed() const {
-    return kTensor == kRowX ? launch_.x_packed : launch_.dy_packed;
+  __device__ bool is_packed(RowTensor tensor) const {
+    return tensor == kRowX ? launch_.x_packed : launch_.dy_packed;
   }
-  template <RowTensor kTensor>
-  __device__ const T* data(int64_t row) const {
-    const void* all = kTensor == kRowX ? launch_.buffers.x : launch_.buffers.dy;
-    return static_cast<const T*>(all) + row_offset<kPlain>(launch_, kTensor, row) + column_;
+  __device__ int64_t offset(RowTensor tensor, int64_t row) const {
+    return row_offset<kPlain>(launch_, tensor, row) + column_;
+  }
+  __device__ const T* data(RowTensor tensor, int64_t offset) const {
+    const void* all = tensor == kRowX ? launch_.buffers.x : launch_.buffers.dy;
+    return static_cast<const T*>(all) + offset;
   }
 
   template <RowTensor kTensor>
-  __device__ void copy_rows(int64_t first, int count, const Stage& stage) const {
-    const uint32_t bytes = row_bytes_;
-    char* base = memory_ + rows_at(stage) + kTensor * launch_.stage_bytes;
-    Barrier* full = &full_[stage.index()];
-    const bool packed = is_packed<kTensor>();
-    const int runs = packed ? 1 : count;
-    if constexpr (kPlain) {
+  __device__ void copy_plain(int64_t first, int count, const Stage& stage) const {
+    const bool packed = is_packed(kTensor);
 #pragma unroll 1
-      for (int i = lane_; i < runs; i += 32) {
-        bulk_copy(base + i * launch_.slot_bytes, data<kTensor>(first + i),
-                  packed ? bytes * count : bytes, full);
+    for (int i = lane_; i < (packed ? 1 : count); i += 32) {
+      bulk_copy(memory_ + rows_at(stage) + kTensor * launch_.stage_bytes + i * launch_.slot_bytes,
+                data(kTensor, offset(kTensor, first + i)), packed ? row_bytes_ * count : row_bytes_,
+                &full_[stage.index()]);
+    }
+  }
+
+  // Of one tensor. By eight lanes, lest others wait for it: where there is but a row, they also say
+  // where it is.
+  __device__ void copy_rows(RowTensor tensor, int64_t first, int count, const Stage& stage) const {
+    const int base = rows_at(stage) + tensor * launch_.stage_bytes;
+    if constexpr (!kShort) {
+      RowPlace& place = *places(stage);
+      const int64_t at = offset(tensor, first);
+      if (tensor == kRowDx) {
+        place.dx = at;
+      } else {
+        const T* from = data(tensor, at);
+        (tensor == kRowX ? place.x : place.dy) = base + static_cast<int>(phase_of(from));
+        copy_run(tensor, memory_ + base, from, row_bytes_, &full_[stage.index()]);
       }
-    } else {
+    } else if (tensor != kRowDx) {
+      const bool packed = is_packed(tensor);
 #pragma unroll 1
-      for (int i = 0; i < runs; ++i) {
-        copy_run<kTensor>(base + i * launch_.slot_bytes, data<kTensor>(first + i),
-                          packed ? bytes * count : bytes, full);
+      for (int i = 0; i < (packed ? 1 : count); ++i) {
+        copy_run(tensor, memory_ + base + i * launch_.slot_bytes,
+                 data(tensor, offset(tensor, first + i)), packed ? row_bytes_ * count : row_bytes_,
+                 &full_[stage.index()]);
       }
     }
   }
@@ -199,23 +251,25 @@ class RowsRing {
   // All 16-byte pieces that have some of a run, with what else lies in the first and the last; but
   // nothing outside of the tensor: there its first and last elements are copied one by one, for
   // which the whole crew waits.
-  template <RowTensor kTensor>
-  __device__ void copy_run(char* slot, const T* data, uint32_t bytes, Barrier* full) const {
-    const char* from = reinterpret_cast<const char*>(data);
-    const char* first = from - phase_of(data);
-    const uint32_t end = phase_of(data) + bytes, pieces = (end + 15) / 16 * 16;
-    const bool head = first < launch_.low[kTensor];
-    const bool tail = first + pieces > launch_.high[kTensor];
+  __device__ void copy_run(RowTensor tensor, char* slot, const T* data, uint32_t bytes,
+                           Barrier* full) const {
+    const uint32_t phase = phase_of(data);
+    const char* first = reinterpret_cast<const char*>(data) - phase;
+    const uint32_t end = phase + bytes, pieces = (end + 15) / 16 * 16;
+    const bool head = first < launch_.low[tensor];
+    const bool tail = first + pieces > launch_.high[tensor];
     const uint32_t begin = head ? 16 : 0, stop = tail ? pieces - 16 : pieces;
-    if (lane_ == 0 && begin < stop) {
+    if (lane_ % 8 == 0 && begin < stop) {
       expect_bytes(full, stop - begin);
       bulk_copy(slot + begin, first + begin, stop - begin, full);
     }
-    if (!head && !tail) return;
-    const uint32_t at = (lane_ < 8 ? 0 : pieces - 16) + lane_ % 8 * sizeof(T);
-    if (lane_ < 16 && (lane_ < 8 ? head : tail) && at >= phase_of(data) && at < end) {
+    const auto copy_one = [&](uint32_t at) {
+      if (at < phase || at >= end) return;
       *reinterpret_cast<T*>(slot + at) = *reinterpret_cast<const T*>(first + at);
-    }
+    };
+    const uint32_t own = lane_ % 8 * sizeof(T);
+    if (head && own < 16) copy_one(own);
+    if (tail && own < 16) copy_one(pieces - 16 + own);
   }
 
   const RowsLaunch& launch_;

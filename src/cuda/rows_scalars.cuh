@@ -160,9 +160,10 @@ __device__ bool make_scalars(const Launch& launch, RowScales scales, double2 sum
     const double r = quick_rsqrt(sums.x * launch.per_col + launch.problem.eps);
     scales = make_scales(0, r, 1, launch.per_col);
   }
+  // A zero has no sign, whatever was added of columns that are not there.
   scalars = {scales.mean, scales.scale, scales.factor,
-             kRms ? 0 : static_cast<float>(sums.x * scales.c1),
-             static_cast<float>(sums.y * scales.c2)};
+             kRms ? 0 : static_cast<float>(sums.x * scales.c1) + 0.0f,
+             static_cast<float>(sums.y * scales.c2) + 0.0f};
   const bool first = kRms ? !from_x || is_near_1<40>(sums.x) : is_below<40>(sums.x);
   return first & is_near_1<40>(sums.y) & (scales.moderate != 0);
 }

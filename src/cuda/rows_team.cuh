@@ -12,12 +12,14 @@ struct Team {
   RowsShared& shared;
   const int lanes;
   int warps, cluster;
-  const int warp, lane;  // in the block, in the warp
-  const int crew;        // of this warp, in the block
-  const int group;       // of this lane's team in the crew
-  int position;          // of this thread in its team
-  const uint32_t rank;   // of this block in its cluster
-  uint32_t sums = 0;     // made so far
+  const int warp;       // in the block
+  int lane;             // in the warp
+  const int crew;       // of this warp, in the block
+  const int role;       // of this warp in its crew
+  const int group;      // of this lane's team in the crew
+  int position;         // of this thread in its team
+  const uint32_t rank;  // of this block in its cluster
+  uint32_t sums = 0;    // made so far
 
   __device__ Team(RowsShared& memory, const RowsGeometry& geometry)
       : shared(memory),
@@ -28,11 +30,17 @@ struct Team {
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         lane(threadIdx.x % 32),
         crew(warp / warps),
+        // The last may have less to do, and warps of the same number modulo 4 one scheduler: of
+        // crews in turn, it is another one's.
+        role(kShort ? 0 : (warp + (warps % 2 == 0 ? crew * warps / 4 : 0)) % warps),
         group(kShort ? lane / lanes : 0),
-        position(kShort ? lane % lanes : warp % warps * 32 + lane),
+        position(kShort ? lane % lanes : role * 32 + lane),
         rank(kShort ? 0 : blockIdx.x % geometry.cluster),
         slots_(geometry.warp_slots),
-        block_slots_(geometry.block_slots(crew)) {}
+        block_slots_(geometry.block_slots(crew)) {
+    asm volatile("" : "+r"(lane));  // kept, not asked for again in every row
+    lane &= 31;                     // as the compiler knew before
+  }
 
   __device__ int threads() const { return lanes * warps; }
 
@@ -52,11 +60,15 @@ struct Team {
     } else {
       // Two in turn: nobody waits for the last readers.
       RowSums* own = &shared.sums[sums % 2][crew * slots_];
-      if (lane % 16 == 0) (second ? own[warp % warps].second : own[warp % warps].first) = half;
+      if (lane % 16 == 0) (second ? own[role].second : own[role].first) = half;
       sync_some(1 + crew, warps * 32);
       total = add_up(own, slots_);
     }
-    if (cluster > 1) total = cluster_sum(total, sums % 2);
+    if (cluster > 1) {
+      uint32_t turn = sums % 2;
+      asm volatile("" : "+r"(turn));  // addresses are worked out here, not for everybody
+      total = cluster_sum(total, turn);
+    }
     ++sums;
     return total;
   }
@@ -104,7 +116,7 @@ struct Team {
   __device__ double2 cluster_sum(double2 own, uint32_t turn) {
     Barrier* barrier = &shared.cluster[crew][turn];
     RowSums* terms = &shared.sums[turn][block_slots_];
-    const bool first = warp % warps == 0;
+    const bool first = role == 0;
     if (first && lane == 0) arrive_expecting(barrier, cluster * 16);
     if (first && lane < cluster) {
       RowSums* place = &terms[rank];

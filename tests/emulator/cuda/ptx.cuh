@@ -22,6 +22,8 @@ T& in_shared() {
   return *reinterpret_cast<T*>(emulator::variable(&tag, sizeof(T)));
 }
 
+inline uint32_t uniform(uint32_t value) { return value; }
+
 using SharedAddress = std::byte*;
 
 inline SharedAddress shared_address(void* pointer) { return static_cast<std::byte*>(pointer); }

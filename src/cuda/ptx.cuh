@@ -28,6 +28,8 @@ __device__ T& in_shared() {
 
 // A value that all lanes of a warp have: branches by it are cheaper if the compiler knows.
 __device__ inline uint32_t uniform(uint32_t value) { return __reduce_or_sync(~0u, value); }
+// A value is made before this, not after.
+__device__ inline void keep_here(float& value) { asm volatile("" : "+f"(value)); }
 
 // An address in shared memory, of this block or of another one of the cluster.
 using SharedAddress = uint32_t;

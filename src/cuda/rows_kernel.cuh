@@ -109,35 +109,27 @@ class RowsWork {
     return kPlain ? *reinterpret_cast<const uint4*>(memory_ + at) : load_shifted<T>(memory_, at);
   }
 
-  // This thread's units of a row of any phase; beyond the row's end they are anything. What fp32
-  // takes from two pieces would have to be moved: there it is read by the widest words it has.
-  __device__ void load_phased(int row, uint32_t phase, float (&values)[kUnits][kE]) const {
-    if constexpr (sizeof(T) == 4) {
-      const auto load_all = [&]<class Word>(Word) {
+  // This thread's units of a row of any phase, less mean; beyond the row's end they are anything.
+  __device__ void load_phased(int row, uint32_t phase, float mean,
+                              float (&values)[kUnits][kE]) const {
+    Pieces pieces[kUnits];
 #pragma unroll
-        for (int j = 0; j < kUnits; ++j) {
-          unpack<T>(load_words<Word>(memory_ + row + 16 * unit(j)), values[j]);
-        }
-      };
-      if (phase % 16 == 0) {
-        load_all(uint4());
-      } else if (phase % 8 == 0) {
-        load_all(uint2());
-      } else {
-        load_all(uint32_t());
-      }
-    } else {
-      Pieces pieces[kUnits];
+    for (int j = 0; j < kUnits; ++j) {
+      const auto* at = reinterpret_cast<const uint4*>(memory_ + (row & ~15)) + unit(j);
+      pieces[j] = {at[0], at[1]};
+    }
+    with_phase<T>(phase, [&](auto constant) {
 #pragma unroll
       for (int j = 0; j < kUnits; ++j) {
-        const auto* at = reinterpret_cast<const uint4*>(memory_ + (row & ~15)) + unit(j);
-        pieces[j] = {at[0], at[1]};
-      }
-      with_phase<T>(phase, [&](auto constant) {
+        unpack<T, constant()>(pieces[j], values[j]);
 #pragma unroll
-        for (int j = 0; j < kUnits; ++j) unpack<T, constant()>(pieces[j], values[j]);
-      });
-    }
+        for (int e = 0; e < kE; ++e) {
+          values[j][e] -= mean;
+          // Here, lest it be done behind the branches, to what they have moved.
+          if (sizeof(T) == 4) keep_here(values[j][e]);
+        }
+      }
+    });
   }
 
   // One row; `last` in its stage.
@@ -163,8 +155,8 @@ class RowsWork {
     double2 sums = {0, 0};
     uint4 x_units[kUnits], dy_units[kUnits];
     if constexpr (kPhased) {
-      load_phased(place.x, phases_ / 256, centred);
-      load_phased(place.dy, phases_ / 16, dy);
+      load_phased(place.x, phases_ / 256, kRms ? 0 : mean, centred);
+      load_phased(place.dy, phases_ / 16, 0, dy);
       if (!is_whole()) {
 #pragma unroll
         for (int j = 0; j < kUnits; ++j) clear_end(j, centred[j], dy[j]);
@@ -226,7 +218,7 @@ class RowsWork {
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
       g[e] = dy[e] * gamma[e];
-      if constexpr (!kRms) x[e] -= mean;
+      if constexpr (!kRms && !kPhased) x[e] -= mean;
     }
     return {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
   }

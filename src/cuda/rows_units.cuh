@@ -49,14 +49,17 @@ struct Pieces {
       : words{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w} {}
 };
 
-// The unit that starts with element kPhase of its pieces, of 16 bits each.
+// The unit that starts with element kPhase of its pieces.
 template <class T, int kPhase>
 __device__ void unpack(const Pieces& pieces, float (&values)[kUnit<T>]) {
 #pragma unroll
   for (int e = 0; e < kUnit<T>; ++e) {
-    const uint32_t word = pieces.words[(kPhase + e) / 2];
-    const bool upper = (kPhase + e) % 2 == 1;
-    if constexpr (std::is_same_v<T, BF16>) {
+    constexpr int kPerWord = 4 / sizeof(T);
+    const uint32_t word = pieces.words[(kPhase + e) / kPerWord];
+    const bool upper = (kPhase + e) % kPerWord == 1;
+    if constexpr (std::is_same_v<T, float>) {
+      values[e] = __uint_as_float(word);
+    } else if constexpr (std::is_same_v<T, BF16>) {
       values[e] = __uint_as_float(upper ? word & 0xFFFF0000u : word << 16);
     } else {
       const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
@@ -85,22 +88,13 @@ __device__ inline uint4 extract(const uint4& low, const uint4& high, uint32_t by
   }
 }
 
-// A unit by words of 16, 8 or 4 bytes.
-template <class Word>
-__device__ uint4 load_words(const char* from) {
-  const auto* words = reinterpret_cast<const Word*>(from);
-  if constexpr (sizeof(Word) == 16) return words[0];
-  if constexpr (sizeof(Word) == 8) return {words[0].x, words[0].y, words[1].x, words[1].y};
-  if constexpr (sizeof(Word) == 4) return {words[0], words[1], words[2], words[3]};
-}
-
 // From shared memory at an offset from a multiple of 4 bytes, with up to 3 bytes around what is
 // asked for. By words, though four lanes meet in a bank: to pick them from two aligned units takes
 // 20 instructions more.
 template <class T>
 __device__ uint4 load_shifted(const char* memory, int offset) {
-  if constexpr (sizeof(T) == 4) return load_words<uint32_t>(memory + offset);
   const uint32_t* pieces = reinterpret_cast<const uint32_t*>(memory + (offset & ~3));
+  if constexpr (sizeof(T) == 4) return {pieces[0], pieces[1], pieces[2], pieces[3]};
   const int bits = (offset & 3) * 8;
   const uint32_t last = pieces[4];
   return {__funnelshift_r(pieces[0], pieces[1], bits), __funnelshift_r(pieces[1], pieces[2], bits),

@@ -23,6 +23,7 @@ T& in_shared() {
 }
 
 inline uint32_t uniform(uint32_t value) { return value; }
+inline void keep_here(float&) {}
 
 using SharedAddress = std::byte*;
 

@@ -7,6 +7,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows_scalars.cuh"
+#include "cuda/rows_small_deal.hpp"
 #include "cuda/rows_team.cuh"
 #include "ops/operands.hpp"
 
@@ -125,7 +126,9 @@ bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides
 }
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  if (choose_small_rows(problem, kernel).ok()) return {};
+  if (problem.rows * problem.cols <= SmallDeal::kHome && choose_small_rows(problem, kernel).ok()) {
+    return {};
+  }
   return choose_ring_rows(problem, kernel);
 }
 

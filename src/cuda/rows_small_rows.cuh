@@ -1,0 +1,225 @@
+// dx of a small LayerNorm or RMSNorm: a thread has 16 columns of one row, a team of them the row.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "cuda/rows_small_launch.cuh"
+#include "cuda/rows_team.cuh"
+#include "cuda/rows_wide.cuh"
+
+namespace normgrad::cuda {
+
+// How the data lie: anyhow, or rows and gamma in aligned units, strides in 32 bits and statistics
+// as float32; there gamma has x's type, or float32 where that is another one.
+enum class SmallForm { kAny, kPlain, kFloatGamma };
+
+// gamma in memory, for the few rows in float64.
+struct GammaInMemory {
+  const RowsLaunch& launch;
+  int first = 0;
+  __device__ float operator[](int column) const {
+    const Vector& gamma = launch.problem.gamma;
+    return gamma.present
+               ? static_cast<float>(load_value(gamma, launch.buffers.gamma, first + column))
+               : 1;
+  }
+};
+
+// The formulas of rows_kernel.cuh without a loop, the sums in the same order.
+template <class T, bool kRms, SmallForm kForm, bool kShort>
+class SmallRows {
+ public:
+  static constexpr int kE = kUnit<T>;
+  static constexpr int kUnits = kColumnsPerThread / kE;
+
+  // block: of those that have rows.
+  __device__ SmallRows(const SmallLaunch& launch, const RowsLaunch& rest, RowsShared& shared,
+                       int block)
+      : launch_(launch),
+        rest_(rest),
+        data_{launch, rest},
+        team_(shared, launch.geometry),
+        first_(static_cast<int>(team_.rank) * launch.geometry.block_units * kE),
+        end_(min(launch.problem.cols, first_ + launch.geometry.block_units * kE)) {
+    const int crew = block / team_.cluster * launch.geometry.crews + team_.crew;
+    const int row = kShort ? crew * (32 / team_.lanes) + team_.group : crew;
+    row_ = min(row, launch.problem.rows - 1);
+    there_ = row < launch.problem.rows && team_.crew < launch.geometry.crews;
+  }
+
+  __device__ void write_dx() {
+    uint4 x[kUnits], dy[kUnits];
+    GammaUnit gamma[kUnits];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      x[j] = data_.load(kRowX, row_, column(j), end_);
+      dy[j] = data_.load(kRowDy, row_, column(j), end_);
+    }
+    const RowStats stats = data_.statistics(row_);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) load_gamma(gamma[j], j);
+    start();
+    const RowScales scales = make_scales(launch_, stats);
+    double2 sums = {0, 0};
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      unpack<T>(x[j], centred_[j]);
+      unpack<T>(dy[j], dy_[j]);
+      widen_gamma(j, gamma[j]);
+      float g[kE];
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        g[e] = dy_[j][e] * gamma_[j][e];
+        if constexpr (!kRms) centred_[j][e] -= scales.mean;
+      }
+      const float first = kRms ? squares(j) : tree_sum(g);
+      const float second = tree_sum(g, centred_[j]);
+      sums = j == 0 ? double2{first, second} : double2{sums.x + first, sums.y + second};
+    }
+    if (!is_in_team()) return;
+    sums = team_.sum(sums);
+    RowScalars scalars;
+    const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there_;
+    if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
+      if (write_wide(fine, scalars, sums, stats)) return;
+    }
+    if (there_) store_dx(scalars);
+  }
+
+  // For the columns, which need them: nobody gave any statistics.
+  __device__ void write_mean_square() {
+    uint4 x[kUnits];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) x[j] = data_.load(kRowX, row_, column(j), end_);
+    start();
+    double sum = 0;
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      unpack<T>(x[j], centred_[j]);
+      sum += squares(j);
+    }
+    if (!is_in_team()) return;
+    double mean = team_.sum({sum, 0}).x * launch_.per_col;
+    const bool served = is_safe(mean);
+    if (__builtin_expect(kShort ? __any_sync(~0u, !served) : !served, 0)) {
+      const WideRow<T, kUnits> row(rest_, team_, row_);
+      const double wide = wide_mean_square(rest_, team_, row, true);
+      if (!served) mean = wide;
+    }
+    if (there_ && team_.position + team_.rank == 0) launch_.mean_squares[row_] = mean;
+  }
+
+ private:
+  __device__ int column(int j) const {
+    return first_ + (j * team_.threads() + team_.position) * kE;
+  }
+  __device__ float squares(int j) const {
+    return column(j) < end_ ? tree_sum(centred_[j], centred_[j]) : 0;
+  }
+
+  // What Team takes for granted. Then all threads of the block come by is_in_team.
+  __device__ void start() const {
+    if constexpr (kShort) return;
+    if (team_.cluster > 1) {
+      if (threadIdx.x < 2) init_barrier(&team_.shared.cluster[0][threadIdx.x], 1);
+      fence_barrier_init();
+      cluster_arrive();
+    }
+    if (threadIdx.x < 2 * kSumSlots) {
+      team_.shared.sums[threadIdx.x / kSumSlots][threadIdx.x % kSumSlots] = {};
+    }
+  }
+  __device__ bool is_in_team() const {
+    if constexpr (kShort) return true;
+    if (team_.cluster > 1) cluster_wait();
+    if (team_.warps > 1) __syncthreads();
+    return team_.crew < launch_.geometry.crews;
+  }
+
+  // Zeros behind the last column, ones where there is none.
+  static constexpr int kGammas = kForm == SmallForm::kFloatGamma ? 2 : 1;
+  using GammaUnit = uint4[kGammas];
+  __device__ void load_gamma(GammaUnit& gamma, int j) const {
+    if constexpr (kForm != SmallForm::kAny) {
+      using G = std::conditional_t<kForm == SmallForm::kFloatGamma, float, T>;
+      const bool in = column(j) < end_;
+      const auto* from =
+          reinterpret_cast<const uint4*>(static_cast<const G*>(launch_.gamma) + column(j));
+      const G ones[2] = {narrow<G>(1), narrow<G>(1)};
+      const uint32_t other = in ? reinterpret_cast<const uint32_t&>(ones) : 0;
+#pragma unroll
+      for (int i = 0; i < kGammas; ++i) {
+        gamma[i] = in && launch_.gamma != nullptr ? from[i] : uint4{other, other, other, other};
+      }
+    }
+  }
+  __device__ void widen_gamma(int j, const GammaUnit& gamma) {
+    if constexpr (kForm == SmallForm::kPlain) {
+      unpack<T>(gamma[0], gamma_[j]);
+    } else if constexpr (kForm == SmallForm::kFloatGamma) {
+      std::memcpy(gamma_[j], &gamma, sizeof(gamma));
+    } else {
+      const GammaInMemory values = {rest_};
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        gamma_[j][e] = column(j) + e < end_ ? values[column(j) + e] : 0;
+      }
+    }
+  }
+
+  __device__ void store_dx(const RowScalars& scalars) const {
+    T* row = static_cast<T*>(launch_.dx) + data_.offset(kRowDx, row_);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      float dx[kE];
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        dx[e] = scalars.dx(dy_[j][e] * scalars.scale, gamma_[j][e], centred_[j][e]);
+      }
+      if (!kRms && __builtin_expect(launch_.problem.statistics == RowStatistics::kXHatStd, 0)) {
+#pragma unroll
+        for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
+      }
+      if constexpr (kForm != SmallForm::kAny) {
+        if (column(j) < end_) *reinterpret_cast<uint4*>(row + column(j)) = pack<T>(dx);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kE; ++e) {
+          if (column(j) + e < end_) row[column(j) + e] = narrow<T>(dx[e]);
+        }
+      }
+    }
+  }
+
+  // As RowsWork's examine: true for rows that were done here, in float64. All threads of the team's
+  // warps come.
+  __device__ bool write_wide(bool fine, const RowScalars& scalars, double2 sums, RowStats stats) {
+    const bool needs = !fine && !is_served<kRms>(launch_, scalars, sums);
+    const bool zero =
+        (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < kUnits * kE; ++i) {
+      any |= dy_[i / kE][i % kE] != 0 && column(i / kE) < end_;
+    }
+    const bool gradient = team_.any(any);
+    const bool wide = needs && (gradient || !zero);
+    const GammaInMemory gamma = {rest_, first_};
+    const WideRow<T, kUnits> row(rest_, team_, row_);
+    const WideScalars exact = wide_scalars(rest_, team_, gamma, row, stats, wide);
+    if (wide) write_wide_dx(row, gamma, exact);
+    return wide;
+  }
+
+  const SmallLaunch& launch_;
+  const RowsLaunch& rest_;
+  const SmallData<T, kForm != SmallForm::kAny> data_;
+  Team<kShort> team_;
+  int row_;                // the last one if there are fewer
+  bool there_;             // whether it is this thread's
+  const int first_, end_;  // columns of this block
+  float centred_[kUnits][kE], dy_[kUnits][kE], gamma_[kUnits][kE];
+};
+
+}  // namespace normgrad::cuda

@@ -7,6 +7,10 @@
 // Where RMSNorm takes r from x, a kernel before this one writes the rows' means of squares, for
 // which only the columns wait.
 #include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <utility>
 
 #include "cuda/device.hpp"
 #include "cuda/kernels.hpp"
@@ -36,7 +40,7 @@ __global__ void __launch_bounds__(SmallDeal::kThreads, 2)
 }
 
 template <class T, SmallForm kForm, bool kShort>
-__global__ void __launch_bounds__(SmallDeal::kThreads)
+__global__ void __launch_bounds__(SmallDeal::kThreads, 4)
     squares_kernel(const __grid_constant__ SmallLaunch launch,
                    const __grid_constant__ RowsLaunch rest) {
 #if NORMGRAD_HOPPER
@@ -87,8 +91,9 @@ SmallForm form_of(const RowsProblem& problem, const Buffers& buffers, const Rows
                        (gamma.dtype == problem.dtype || gamma.dtype == DType::kF32))) &&
                      problem.spread.dtype == DType::kF32 &&
                      (!has_mean(problem.statistics) || problem.mean.dtype == DType::kF32) &&
-                     std::all_of(rest.strides, rest.strides + kRowTensors,
-                                 [](int64_t stride) { return stride == static_cast<int>(stride); });
+                     std::all_of(rest.strides, rest.strides + kRowTensors, [&](int64_t stride) {
+                       return std::abs(stride) <= std::numeric_limits<int>::max() / problem.rows;
+                     });
   return !plain                                          ? SmallForm::kAny
          : gamma.present && gamma.dtype != problem.dtype ? SmallForm::kFloatGamma
                                                          : SmallForm::kPlain;
@@ -97,10 +102,10 @@ SmallForm form_of(const RowsProblem& problem, const Buffers& buffers, const Rows
 // In the order of the workspace.
 struct SmallWorkspace {
   explicit SmallWorkspace(const RowsProblem& problem)
-      : mean_squares(problem.statistics == RowStatistics::kFromX ? sizeof(double) * problem.rows
-                                                                 : 0),
+      : squares(problem.statistics == RowStatistics::kFromX ? 2 * sizeof(double) * problem.rows
+                                                            : 0),
         offsets(problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0) {}
-  size_t mean_squares, offsets;
+  size_t squares, offsets;  // means of squares, and r
 };
 
 SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, const SmallDeal& deal,
@@ -108,19 +113,25 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   SmallLaunch launch = {};
   launch.x = buffers.x;
   launch.dy = buffers.dy;
-  launch.lanes = deal.lanes;
-  launch.parts = deal.parts;
+  const auto bits = [](int number) { return std::countr_zero(static_cast<unsigned>(number)); };
+  launch.lane_bits = bits(deal.lanes);
+  launch.part_bits = bits(deal.parts);
   launch.tiles = deal.tiles;
   launch.problem = {static_cast<int>(problem.rows), static_cast<int>(problem.cols),
                     problem.statistics, problem.eps};
   for (int i = 0; i < kRowTensors; ++i) launch.strides[i] = static_cast<int>(rest.strides[i]);
   launch.geometry = deal.rows;
+  launch.warp_share = static_cast<int>(divide_up(256, deal.rows.warps));
+  launch.row_lane_bits = bits(deal.rows.lanes);
+  launch.has_scales = problem.statistics != RowStatistics::kMeanVariance &&
+                      problem.statistics != RowStatistics::kXHatStd;
   launch.mean = has_mean(problem.statistics) ? static_cast<const float*>(buffers.mean) : nullptr;
   launch.spread = static_cast<const float*>(buffers.spread);
   launch.gamma = problem.gamma.present ? buffers.gamma : nullptr;
   launch.per_col = rest.per_col;
   launch.dx = buffers.dx;
   launch.mean_squares = static_cast<double*>(workspace);
+  launch.scales = reinterpret_cast<float*>(launch.mean_squares + problem.rows);
   const auto output = [](const Vector& vector, void* data) {
     return vector.present ? SmallOutput{data, vector.stride, vector.dtype} : SmallOutput{};
   };
@@ -137,8 +148,8 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
   rest.buffers = buffers;
   rest.geometry = deal.rows;
   rest.per_col = 1 / static_cast<double>(problem.cols);
-  auto* offsets = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) +
-                                             SmallWorkspace(problem).mean_squares);
+  auto* offsets =
+      reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + SmallWorkspace(problem).squares);
   NORMGRAD_RETURN_IF_ERROR(locate_rows(rest, offsets, stream));
   SmallLaunch launch = make_launch(problem, buffers, deal, rest, workspace);
 
@@ -187,7 +198,7 @@ Status choose_small_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel
     return {Code::kUnsupportedDevice, "rows_small: expected fewer rows, or shorter ones"};
   }
   const SmallWorkspace layout(problem);
-  kernel = {"rows_small", layout.mean_squares + layout.offsets, &launch_small};
+  kernel = {"rows_small", layout.squares + layout.offsets, &launch_small};
   return {};
 }
 

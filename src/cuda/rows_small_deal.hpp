@@ -16,7 +16,7 @@ struct SmallDeal {
   static constexpr int kLanes = 8;      // at least: 128 bytes of a row
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kMostParts = 8;
-  static constexpr int kMostSteps = 6;
+  static constexpr int kMostSteps = 4;
   // Beyond 1M elements what is read twice costs more than rows_ring's second kernel.
   static constexpr int64_t kHome = 1 << 20, kMost = 1 << 22;
 
@@ -48,10 +48,7 @@ inline SmallDeal small_deal_of(const RowsProblem& problem) {
     return {};
   }
   rows.crews = SmallDeal::kThreads / 32 / rows.warps;
-  deal.lanes =
-      std::max(SmallDeal::kLanes,
-               SmallDeal::kThreads / static_cast<int>(std::bit_ceil(static_cast<uint64_t>(
-                                         std::min<int64_t>(problem.rows, SmallDeal::kThreads)))));
+  deal.lanes = problem.rows <= 8 ? 32 : problem.rows <= 16 ? 16 : SmallDeal::kLanes;
   const int64_t steps = divide_up(problem.rows, deal.slices() * SmallDeal::kRowsAtOnce);
   deal.parts = std::min(rows.cluster > 1 ? rows.cluster : SmallDeal::kMostParts,
                         static_cast<int>(std::bit_ceil(static_cast<uint64_t>(steps))));

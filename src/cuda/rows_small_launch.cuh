@@ -1,6 +1,9 @@
 // What the kernels of rows_small.cu get, and how they read it.
 #pragma once
 
+#include <cmath>
+#include <type_traits>
+
 #include "cuda/rows_scalars.cuh"
 
 namespace normgrad::cuda {
@@ -11,27 +14,38 @@ struct SmallOutput {
   DType dtype = DType::kF32;
 };
 
-// What every thread reads, side by side and in this order: parameters come from memory, too.
+// What every thread reads, side by side and in this order: parameters come from memory, too. No
+// number is there to divide by: a division takes 50 ns.
 struct SmallLaunch {
   const void *x, *dy;
-  int column_blocks;  // the first blocks of the grid
-  int lanes, parts, tiles;
+  int column_blocks;                // the first ones of the grid
+  int lane_bits, part_bits, tiles;  // SmallDeal's lanes and parts are powers of 2
   struct {
     int rows, cols;
     RowStatistics statistics;
     double eps;
   } problem;  // with the names of RowsLaunch
   int strides[kRowTensors];
-  RowsGeometry geometry;
+  bool has_scales;  // r, or made from x
   const float *mean, *spread;
+  RowsGeometry geometry;
+  int warp_share;     // of a crew: in 256ths, rounded up
+  int row_lane_bits;  // of a team's lanes, a power of 2
   const void* gamma;  // null: ones
   double per_col;
   void* dx;
-  double* mean_squares;  // of the rows, where no statistics are given
   SmallOutput outputs[2];
+  double* mean_squares;  // of the rows, where no statistics are given,
+  float* scales;         // and r
 };
 
-// Rows of x and dy in units of 16 bytes, and their statistics. kPlain: units are aligned, strides
+// NaN where float32 does not serve.
+__device__ inline float scale_from(double variance) {
+  const auto r = static_cast<float>(quick_rsqrt(variance));
+  return r > 0 ? r : NAN;
+}
+
+// Rows of x and dy in units of 16 bytes, and their statistics. kPlain: units are aligned, offsets
 // fit 32 bits and statistics are float32.
 template <class T, bool kPlain>
 struct SmallData {
@@ -40,8 +54,9 @@ struct SmallData {
   const SmallLaunch& launch;
   const RowsLaunch& rest;
 
-  __device__ int64_t offset(RowTensor tensor, int row) const {
-    if constexpr (kPlain) return static_cast<int64_t>(row) * launch.strides[tensor];
+  using Offset = std::conditional_t<kPlain, int, int64_t>;
+  __device__ Offset offset(RowTensor tensor, int row) const {
+    if constexpr (kPlain) return row * launch.strides[tensor];
     return row_offset<false>(rest, tensor, row);
   }
   // Zeros behind `end`; kPlain: the row's last unit instead of those behind it.
@@ -57,14 +72,14 @@ struct SmallData {
       return reinterpret_cast<const uint4&>(values);
     }
   }
-  // Nobody waits here for one before asking for the other.
-  __device__ RowStats statistics(int row) const {
-    RowStats stats;
-    if (launch.problem.statistics == RowStatistics::kFromX) return stats;
-    if constexpr (!kPlain) return load_stats<false>(rest, row);
-    if (launch.mean != nullptr) stats.mean = launch.mean[offset(kRowMean, row)];
-    stats.spread = launch.spread[offset(kRowSpread, row)];
-    return stats;
+  // Where there are any.
+  __device__ float mean(int row) const {
+    if constexpr (!kPlain) return load_stats<false>(rest, row).mean;
+    return launch.mean != nullptr ? launch.mean[row * launch.strides[kRowMean]] : 0;
+  }
+  __device__ float spread(int row) const {
+    if constexpr (!kPlain) return load_stats<false>(rest, row).spread;
+    return launch.spread[row * launch.strides[kRowSpread]];
   }
 };
 

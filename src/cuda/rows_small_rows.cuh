@@ -39,11 +39,12 @@ class SmallRows {
       : launch_(launch),
         rest_(rest),
         data_{launch, rest},
-        team_(shared, launch.geometry),
+        team_(shared, launch.geometry, static_cast<int>(threadIdx.x / 32) * launch.warp_share >> 8,
+              launch.row_lane_bits),
         first_(static_cast<int>(team_.rank) * launch.geometry.block_units * kE),
         end_(min(launch.problem.cols, first_ + launch.geometry.block_units * kE)) {
-    const int crew = block / team_.cluster * launch.geometry.crews + team_.crew;
-    const int row = kShort ? crew * (32 / team_.lanes) + team_.group : crew;
+    const int crew = (team_.cluster > 1 ? block / 2 : block) * launch.geometry.crews + team_.crew;
+    const int row = kShort ? (crew << (5 - launch.row_lane_bits)) + team_.group : crew;
     row_ = min(row, launch.problem.rows - 1);
     there_ = row < launch.problem.rows && team_.crew < launch.geometry.crews;
   }
@@ -56,7 +57,9 @@ class SmallRows {
       x[j] = data_.load(kRowX, row_, column(j), end_);
       dy[j] = data_.load(kRowDy, row_, column(j), end_);
     }
-    const RowStats stats = data_.statistics(row_);
+    const bool given = launch_.problem.statistics != RowStatistics::kFromX;
+    RowStats stats;
+    if (given) stats = {kRms ? 0 : data_.mean(row_), data_.spread(row_)};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) load_gamma(gamma[j], j);
     start();
@@ -82,7 +85,7 @@ class SmallRows {
     RowScalars scalars;
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there_;
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
-      if (write_wide(fine, scalars, sums, stats)) return;
+      if (write_wide(launch_, rest_, team_, row_, fine, scalars, sums)) return;
     }
     if (there_) store_dx(scalars);
   }
@@ -103,11 +106,13 @@ class SmallRows {
     double mean = team_.sum({sum, 0}).x * launch_.per_col;
     const bool served = is_safe(mean);
     if (__builtin_expect(kShort ? __any_sync(~0u, !served) : !served, 0)) {
-      const WideRow<T, kUnits> row(rest_, team_, row_);
-      const double wide = wide_mean_square(rest_, team_, row, true);
+      const double wide =
+          wide_mean_square(rest_, team_, WideRow<T, kUnits>(rest_, team_, row_), true);
       if (!served) mean = wide;
     }
-    if (there_ && team_.position + team_.rank == 0) launch_.mean_squares[row_] = mean;
+    if (!there_ || team_.position + team_.rank != 0) return;
+    launch_.mean_squares[row_] = mean;
+    launch_.scales[row_] = scale_from(mean + launch_.problem.eps);
   }
 
  private:
@@ -193,21 +198,23 @@ class SmallRows {
   }
 
   // As RowsWork's examine: true for rows that were done here, in float64. All threads of the team's
-  // warps come.
-  __device__ bool write_wide(bool fine, const RowScalars& scalars, double2 sums, RowStats stats) {
-    const bool needs = !fine && !is_served<kRms>(launch_, scalars, sums);
+  // warps come. By its own means, out of the way of the others: code comes from memory, too, 16 KB
+  // in a microsecond.
+  __device__ __noinline__ static bool write_wide(const SmallLaunch& launch, const RowsLaunch& rest,
+                                                 Team<kShort> team, int row_index, bool fine,
+                                                 RowScalars scalars, double2 sums) {
+    const bool needs = !fine && !is_served<kRms>(launch, scalars, sums);
     const bool zero =
         (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
+    const WideRow<T, kUnits> row(rest, team, row_index);
     bool any = false;
-#pragma unroll
-    for (int i = 0; i < kUnits * kE; ++i) {
-      any |= dy_[i / kE][i % kE] != 0 && column(i / kE) < end_;
-    }
-    const bool gradient = team_.any(any);
+    row.for_columns([&](int c) { any |= widen(row.dy[c]) != 0; });
+    const bool gradient = team.any(any);
     const bool wide = needs && (gradient || !zero);
-    const GammaInMemory gamma = {rest_, first_};
-    const WideRow<T, kUnits> row(rest_, team_, row_);
-    const WideScalars exact = wide_scalars(rest_, team_, gamma, row, stats, wide);
+    const GammaInMemory gamma = {rest,
+                                 static_cast<int>(team.rank) * launch.geometry.block_units * kE};
+    const RowStats stats = load_stats<false>(rest, row_index);
+    const WideScalars exact = wide_scalars(rest, team, gamma, row, stats, wide);
     if (wide) write_wide_dx(row, gamma, exact);
     return wide;
   }

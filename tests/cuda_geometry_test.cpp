@@ -73,15 +73,13 @@ void expect_sound_deal(const RowsProblem& problem) {
   ASSERT_GE(int64_t{deal.row_blocks} * deal.rows.teams(), problem.rows);
   ASSERT_LT(int64_t{deal.row_blocks - 1} * deal.rows.teams(), problem.rows);
   // Columns: all of them, in few roundings.
-  ASSERT_TRUE(std::has_single_bit(unsigned(deal.lanes)));
-  ASSERT_LE(deal.lanes, SmallDeal::kThreads);
-  ASSERT_GE(int64_t{deal.tiles} * deal.lanes * unit, problem.cols);
-  ASSERT_LT(int64_t{deal.tiles - 1} * deal.lanes * unit, problem.cols);
-  ASSERT_TRUE(deal.parts == 1 || deal.lanes == SmallDeal::kLanes);
+  ASSERT_TRUE(std::has_single_bit(unsigned(deal.parts)));
+  ASSERT_GE(int64_t{deal.tiles} * SmallDeal::kLanes * unit, problem.cols);
+  ASSERT_LT(int64_t{deal.tiles - 1} * SmallDeal::kLanes * unit, problem.cols);
   ASSERT_TRUE(deal.cluster() == deal.parts || deal.parts == 1);
   ASSERT_LE(deal.cluster(), 8);
   const int64_t steps = divide_up(problem.rows, deal.step_rows());
-  ASSERT_LE(steps * SmallDeal::kRowsAtOnce + 2, 32);
+  ASSERT_LE(steps * SmallDeal::kRowsAtOnce + SmallDeal::kSlices / 4 + 2, 32);
 }
 
 TEST(CudaGeometry, EveryLengthOfRows) {

@@ -24,7 +24,7 @@ namespace normgrad::cuda {
 namespace {
 
 template <class T, bool kRms, SmallForm kForm, bool kShort>
-__global__ void __launch_bounds__(SmallDeal::kThreads, 2)
+__global__ void __launch_bounds__(SmallDeal::kThreads, 3)
     small_kernel(const __grid_constant__ SmallLaunch launch,
                  const __grid_constant__ RowsLaunch rest) {
 #if NORMGRAD_HOPPER
@@ -114,7 +114,6 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   launch.x = buffers.x;
   launch.dy = buffers.dy;
   const auto bits = [](int number) { return std::countr_zero(static_cast<unsigned>(number)); };
-  launch.lane_bits = bits(deal.lanes);
   launch.part_bits = bits(deal.parts);
   launch.tiles = deal.tiles;
   launch.problem = {static_cast<int>(problem.rows), static_cast<int>(problem.cols),

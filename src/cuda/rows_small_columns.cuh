@@ -19,6 +19,9 @@ class SmallColumns {
  public:
   static constexpr int kE = kUnit<T>;
   static constexpr int kKinds = kRms ? 1 : 2;
+  static constexpr int kLanes = SmallDeal::kLanes, kSlices = SmallDeal::kSlices;
+  static constexpr int kColumns = kLanes * kE;  // of the block
+  static constexpr int kItems = kKinds * kColumns;
 
   __device__ SmallColumns(const SmallLaunch& launch, const RowsLaunch& rest, char* memory)
       : launch_(launch),
@@ -26,52 +29,44 @@ class SmallColumns {
         data_{launch, rest},
         part_(blockIdx.x & ((1 << launch.part_bits) - 1)),
         tile_(blockIdx.x >> launch.part_bits),
-        lanes_(1 << launch.lane_bits),
-        slices_(SmallDeal::kThreads >> launch.lane_bits),
         barrier_(reinterpret_cast<Barrier*>(memory)),
         parts_(reinterpret_cast<double*>(memory + 16)),
-        fold_(reinterpret_cast<float*>(memory + 16 + parts_bytes(lanes_, 1 << launch.part_bits))) {}
+        fold_(reinterpret_cast<float*>(memory + 16 + parts_bytes(1 << launch.part_bits))) {}
 
   // A sum from each part, and a term from each thread, for each kind and column.
-  __host__ __device__ static int parts_bytes(int lanes, int parts) {
-    return parts > 1 ? parts * kKinds * kE * lanes * static_cast<int>(sizeof(double)) : 0;
+  __host__ __device__ static int parts_bytes(int parts) {
+    return parts > 1 ? parts * kItems * static_cast<int>(sizeof(double)) : 0;
   }
   static int shared_bytes(const SmallDeal& deal) {
-    return 16 + parts_bytes(deal.lanes, deal.parts) +
-           SmallDeal::kThreads * kKinds * kE * static_cast<int>(sizeof(float));
+    return 16 + parts_bytes(deal.parts) + kSlices * kItems * static_cast<int>(sizeof(float));
   }
 
   __device__ void run() {
     if (tile_ >= launch_.tiles) return;
     start_exchange();
-    const int step = slices_ * kRows;
 #pragma unroll 1
-    for (int first = part_ * step; first < launch_.problem.rows;
-         first += step << launch_.part_bits) {
+    for (int first = part_ * kStep; first < launch_.problem.rows;
+         first += kStep << launch_.part_bits) {
       add_rows(first);
     }
     fold();
     if (launch_.part_bits > 0) cluster_wait();
     __syncthreads();
-#pragma unroll 1
-    for (int item = threadIdx.x; item < kKinds * kE * lanes_; item += SmallDeal::kThreads) {
-      finish(item);
-    }
+    if (threadIdx.x < kItems) finish(threadIdx.x);
   }
 
  private:
-  static constexpr int kRows = SmallDeal::kRowsAtOnce;
+  static constexpr int kRows = SmallDeal::kRowsAtOnce, kStep = kSlices * kRows;
   static constexpr float kUp = 0x1p48f;
 
   __device__ bool is_from_x() const {
     return kRms && launch_.problem.statistics == RowStatistics::kFromX;
   }
-  __device__ int lane() const { return threadIdx.x & (lanes_ - 1); }
 
   // Rows that are not there are zeros, with r = 1.
   __device__ void add_rows(int first) {
-    const int row = first + static_cast<int>(threadIdx.x >> launch_.lane_bits);
-    const int column = (tile_ * lanes_ + lane()) * kE;
+    const int row = first + static_cast<int>(threadIdx.x) / kLanes;
+    const int column = tile_ * kColumns + static_cast<int>(threadIdx.x) % kLanes * kE;
     const bool from_x = is_from_x();
     uint4 x[kRows], dy[kRows];
     float mean[kRows], r[kRows];
@@ -80,17 +75,17 @@ class SmallColumns {
       x[k] = dy[k] = {0, 0, 0, 0};
       mean[k] = 0;
       r[k] = 1;
-      if (row + k * slices_ >= launch_.problem.rows) continue;
-      x[k] = data_.load(kRowX, row + k * slices_, column, launch_.problem.cols);
-      dy[k] = data_.load(kRowDy, row + k * slices_, column, launch_.problem.cols);
-      if (!kRms) mean[k] = data_.mean(row + k * slices_);
-      if (!from_x) r[k] = data_.spread(row + k * slices_);
+      if (row + k * kSlices >= launch_.problem.rows) continue;
+      x[k] = data_.load(kRowX, row + k * kSlices, column, launch_.problem.cols);
+      dy[k] = data_.load(kRowDy, row + k * kSlices, column, launch_.problem.cols);
+      if (!kRms) mean[k] = data_.mean(row + k * kSlices);
+      if (!from_x) r[k] = data_.spread(row + k * kSlices);
     }
     if (from_x) {
       wait_for_previous_kernel();
 #pragma unroll
       for (int k = 0; k < kRows; ++k) {
-        if (row + k * slices_ < launch_.problem.rows) r[k] = launch_.scales[row + k * slices_];
+        if (row + k * kSlices < launch_.problem.rows) r[k] = launch_.scales[row + k * kSlices];
       }
     }
     if (!launch_.has_scales) {
@@ -125,12 +120,11 @@ class SmallColumns {
 
   // By thread, kind and column.
   __device__ void fold() const {
-    const int columns = kE * lanes_;
-    float* to = fold_ + (threadIdx.x >> launch_.lane_bits) * kKinds * columns + lane() * kE;
+    float* to = fold_ + threadIdx.x / kLanes * kItems + threadIdx.x % kLanes * kE;
 #pragma unroll
     for (int e = 0; e < kE; e += 4) {
       store_four(to + e, dgamma_ + e);
-      if constexpr (!kRms) store_four(to + columns + e, dbeta_ + e);
+      if constexpr (!kRms) store_four(to + kColumns + e, dbeta_ + e);
     }
   }
   __device__ static void store_four(float* to, const float* sums) {
@@ -139,14 +133,12 @@ class SmallColumns {
 
   // A column of one kind.
   __device__ void finish(int item) const {
-    const int columns = kE * lanes_, kind = item >= columns ? 1 : 0;
-    const int column = tile_ * columns + item - kind * columns;
-    if (column >= launch_.problem.cols && launch_.part_bits == 0) return;
+    const int kind = item / kColumns, column = tile_ * kColumns + item % kColumns;
     float sums[4] = {};
 #pragma unroll 2
-    for (int slice = 0; slice < slices_; slice += 4) {
+    for (int slice = 0; slice < kSlices; slice += 4) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[i] += fold_[(slice + i) * kKinds * columns + item];
+      for (int i = 0; i < 4; ++i) sums[i] += fold_[(slice + i) * kItems + item];
     }
     double sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     if (kind == 0) {
@@ -169,13 +161,12 @@ class SmallColumns {
                                                  int part, int column) {
     const SmallData<T, kPlain> data = {launch, rest};
     const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
-    const int step = (SmallDeal::kThreads >> launch.lane_bits) * kRows;
     const int rows = launch.problem.rows, c = min(column, launch.problem.cols - 1);
     double sum = 0;
 #pragma unroll 1
-    for (int first = part * step; first < rows; first += step << launch.part_bits) {
+    for (int first = part * kStep; first < rows; first += kStep << launch.part_bits) {
 #pragma unroll 1
-      for (int row = first; row < min(first + step, rows); ++row) {
+      for (int row = first; row < min(first + kStep, rows); ++row) {
         const Normalizer n =
             normalizer_of(rest.problem, from_x ? RowStats{} : load_stats<false>(rest, row),
                           from_x ? launch.mean_squares[row] : 0);
@@ -193,18 +184,17 @@ class SmallColumns {
     if (threadIdx.x == 0) {
       init_barrier(barrier_, 1);
       fence_barrier_init();
-      if (part_ == 0) arrive_expecting(barrier_, parts_bytes(lanes_, 1 << launch_.part_bits));
+      if (part_ == 0) arrive_expecting(barrier_, parts_bytes(1 << launch_.part_bits));
     }
     cluster_arrive();
   }
   __device__ bool exchange(int item, double& sum) const {
-    const int items = kKinds * kE * lanes_;
-    send(remote_address(parts_ + part_ * items + item, 0), sum, remote_address(barrier_, 0));
+    send(remote_address(parts_ + part_ * kItems + item, 0), sum, remote_address(barrier_, 0));
     if (part_ != 0) return false;
     wait(barrier_, 0);
     sum = 0;
 #pragma unroll 2
-    for (int part = 0; part < 1 << launch_.part_bits; ++part) sum += parts_[part * items + item];
+    for (int part = 0; part < 1 << launch_.part_bits; ++part) sum += parts_[part * kItems + item];
     return true;
   }
 
@@ -212,7 +202,6 @@ class SmallColumns {
   const RowsLaunch& rest_;
   const SmallData<T, kPlain> data_;
   const int part_, tile_;
-  const int lanes_, slices_;
   Barrier* const barrier_;
   double* const parts_;
   float* const fold_;

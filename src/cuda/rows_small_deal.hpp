@@ -13,7 +13,7 @@ namespace normgrad::cuda {
 // A function of shape and dtype alone.
 struct SmallDeal {
   static constexpr int kThreads = 256;  // of a block: a row of 4096 columns
-  static constexpr int kLanes = 8;      // at least: 128 bytes of a row
+  static constexpr int kLanes = 8, kSlices = kThreads / kLanes;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kMostParts = 8;
   static constexpr int kMostSteps = 4;
@@ -25,13 +25,12 @@ struct SmallDeal {
   RowsGeometry rows;
   int row_blocks = 0;  // of rows.cluster blocks each; 0 if there are too many rows or columns
 
-  // Columns: a block has a tile of `lanes` units of columns and one of `parts` parts of the rows,
-  // of which the threads of a lane take every slices()th, kRowsAtOnce at once, in some steps. The
-  // parts of a tile are a cluster.
-  int lanes = kLanes, parts = 1, tiles = 0;
+  // Columns: a block has a tile of kLanes units of columns, 128 bytes of a row, and one of `parts`
+  // parts of the rows, of which each thread takes every kSlices-th, kRowsAtOnce at once, in some
+  // steps. The parts of a tile are a cluster.
+  int parts = 1, tiles = 0;
 
-  int slices() const { return kThreads / lanes; }
-  int step_rows() const { return slices() * kRowsAtOnce * parts; }
+  int step_rows() const { return kSlices * kRowsAtOnce * parts; }
   int cluster() const { return std::max(rows.cluster, parts); }
 };
 
@@ -48,12 +47,11 @@ inline SmallDeal small_deal_of(const RowsProblem& problem) {
     return {};
   }
   rows.crews = SmallDeal::kThreads / 32 / rows.warps;
-  deal.lanes = problem.rows <= 8 ? 32 : problem.rows <= 16 ? 16 : SmallDeal::kLanes;
-  const int64_t steps = divide_up(problem.rows, deal.slices() * SmallDeal::kRowsAtOnce);
+  const int64_t steps = divide_up(problem.rows, deal.step_rows());
   deal.parts = std::min(rows.cluster > 1 ? rows.cluster : SmallDeal::kMostParts,
                         static_cast<int>(std::bit_ceil(static_cast<uint64_t>(steps))));
   if (divide_up(problem.rows, deal.step_rows()) > SmallDeal::kMostSteps) return {};
-  deal.tiles = static_cast<int>(divide_up(problem.cols, deal.lanes * unit));
+  deal.tiles = static_cast<int>(divide_up(problem.cols, SmallDeal::kLanes * unit));
   deal.row_blocks = static_cast<int>(divide_up(problem.rows, rows.teams()));
   return deal;
 }

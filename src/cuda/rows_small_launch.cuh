@@ -18,8 +18,8 @@ struct SmallOutput {
 // number is there to divide by: a division takes 50 ns.
 struct SmallLaunch {
   const void *x, *dy;
-  int column_blocks;                // the first ones of the grid
-  int lane_bits, part_bits, tiles;  // SmallDeal's lanes and parts are powers of 2
+  int column_blocks;     // the first ones of the grid
+  int part_bits, tiles;  // SmallDeal's parts are a power of 2
   struct {
     int rows, cols;
     RowStatistics statistics;

@@ -50,16 +50,13 @@ class SmallRows {
   }
 
   __device__ void write_dx() {
-    uint4 x[kUnits], dy[kUnits];
-    GammaUnit gamma[kUnits];
+    load_x();
 #pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
-      x[j] = data_.load(kRowX, row_, column(j), end_);
-      dy[j] = data_.load(kRowDy, row_, column(j), end_);
-    }
+    for (int j = 0; j < kUnits; ++j) dy_[j] = data_.load(kRowDy, row_, column(j), end_);
     const bool given = launch_.problem.statistics != RowStatistics::kFromX;
     RowStats stats;
     if (given) stats = {kRms ? 0 : data_.mean(row_), data_.spread(row_)};
+    GammaUnit gamma[kUnits];
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) load_gamma(gamma[j], j);
     start();
@@ -67,40 +64,38 @@ class SmallRows {
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      unpack<T>(x[j], centred_[j]);
-      unpack<T>(dy[j], dy_[j]);
-      widen_gamma(j, gamma[j]);
-      float g[kE];
+      float x[kE], dy[kE], g[kE];
+      widen_unit(j, scales.mean, x, dy);
+      widen_gamma(j, gamma[j], g);
 #pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        g[e] = dy_[j][e] * gamma_[j][e];
-        if constexpr (!kRms) centred_[j][e] -= scales.mean;
-      }
-      const float first = kRms ? squares(j) : tree_sum(g);
-      const float second = tree_sum(g, centred_[j]);
+      for (int e = 0; e < kE; ++e) g[e] = dy[e] * g[e];
+      const float first = kRms ? squares(j, x) : tree_sum(g);
+      const float second = tree_sum(g, x);
       sums = j == 0 ? double2{first, second} : double2{sums.x + first, sums.y + second};
     }
     if (!is_in_team()) return;
     sums = team_.sum(sums);
+    forget();
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) load_gamma(gamma[j], j);
     RowScalars scalars;
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there_;
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
-      if (write_wide(launch_, rest_, team_, row_, fine, scalars, sums)) return;
+      return write_with_care(launch_, rest_, team_, row_, there_, fine, scalars, sums);
     }
-    if (there_) store_dx(scalars);
+    if (there_) store_dx(scalars, gamma);
   }
 
   // For the columns, which need them: nobody gave any statistics.
   __device__ void write_mean_square() {
-    uint4 x[kUnits];
-#pragma unroll
-    for (int j = 0; j < kUnits; ++j) x[j] = data_.load(kRowX, row_, column(j), end_);
+    load_x();
     start();
     double sum = 0;
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      unpack<T>(x[j], centred_[j]);
-      sum += squares(j);
+      float x[kE];
+      unpack<T>(x_[j], x);
+      sum += squares(j, x);
     }
     if (!is_in_team()) return;
     double mean = team_.sum({sum, 0}).x * launch_.per_col;
@@ -119,8 +114,30 @@ class SmallRows {
   __device__ int column(int j) const {
     return first_ + (j * team_.threads() + team_.position) * kE;
   }
-  __device__ float squares(int j) const {
-    return column(j) < end_ ? tree_sum(centred_[j], centred_[j]) : 0;
+  __device__ float squares(int j, const float (&x)[kE]) const {
+    return column(j) < end_ ? tree_sum(x, x) : 0;
+  }
+  __device__ void load_x() {
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) x_[j] = data_.load(kRowX, row_, column(j), end_);
+  }
+  // What was made of the units is made again, and gamma loaded again: kept, they would leave room
+  // for two blocks on a multiprocessor, not three.
+  __device__ void forget() {
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      asm volatile("" : "+r"(x_[j].x), "+r"(x_[j].y), "+r"(x_[j].z), "+r"(x_[j].w));
+      asm volatile("" : "+r"(dy_[j].x), "+r"(dy_[j].y), "+r"(dy_[j].z), "+r"(dy_[j].w));
+    }
+  }
+  // x - mean and dy.
+  __device__ void widen_unit(int j, float mean, float (&x)[kE], float (&dy)[kE]) const {
+    unpack<T>(x_[j], x);
+    unpack<T>(dy_[j], dy);
+    if constexpr (!kRms) {
+#pragma unroll
+      for (int e = 0; e < kE; ++e) x[e] -= mean;
+    }
   }
 
   // What Team takes for granted. Then all threads of the block come by is_in_team.
@@ -159,29 +176,27 @@ class SmallRows {
       }
     }
   }
-  __device__ void widen_gamma(int j, const GammaUnit& gamma) {
+  __device__ void widen_gamma(int j, const GammaUnit& gamma, float (&values)[kE]) const {
     if constexpr (kForm == SmallForm::kPlain) {
-      unpack<T>(gamma[0], gamma_[j]);
+      unpack<T>(gamma[0], values);
     } else if constexpr (kForm == SmallForm::kFloatGamma) {
-      std::memcpy(gamma_[j], &gamma, sizeof(gamma));
+      std::memcpy(values, &gamma, sizeof(gamma));
     } else {
-      const GammaInMemory values = {rest_};
+      const GammaInMemory all = {rest_};
 #pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        gamma_[j][e] = column(j) + e < end_ ? values[column(j) + e] : 0;
-      }
+      for (int e = 0; e < kE; ++e) values[e] = column(j) + e < end_ ? all[column(j) + e] : 0;
     }
   }
 
-  __device__ void store_dx(const RowScalars& scalars) const {
+  __device__ void store_dx(const RowScalars& scalars, const GammaUnit (&gamma)[kUnits]) const {
     T* row = static_cast<T*>(launch_.dx) + data_.offset(kRowDx, row_);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      float dx[kE];
+      float x[kE], dy[kE], dx[kE];
+      widen_unit(j, scalars.mean, x, dy);
+      widen_gamma(j, gamma[j], dx);
 #pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        dx[e] = scalars.dx(dy_[j][e] * scalars.scale, gamma_[j][e], centred_[j][e]);
-      }
+      for (int e = 0; e < kE; ++e) dx[e] = scalars.dx(dy[e] * scalars.scale, dx[e], x[e]);
       if (!kRms && __builtin_expect(launch_.problem.statistics == RowStatistics::kXHatStd, 0)) {
 #pragma unroll
         for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
@@ -197,12 +212,13 @@ class SmallRows {
     }
   }
 
-  // As RowsWork's examine: true for rows that were done here, in float64. All threads of the team's
-  // warps come. By its own means, out of the way of the others: code comes from memory, too, 16 KB
-  // in a microsecond.
-  __device__ __noinline__ static bool write_wide(const SmallLaunch& launch, const RowsLaunch& rest,
-                                                 Team<kShort> team, int row_index, bool fine,
-                                                 RowScalars scalars, double2 sums) {
+  // dx where float32 may not serve the row: looks closer, as RowsWork's examine. All threads of the
+  // team's warps come. By its own means, from memory: what the others have in registers stays
+  // there, and the code is out of their way.
+  __device__ __noinline__ static void write_with_care(const SmallLaunch& launch,
+                                                      const RowsLaunch& rest, Team<kShort> team,
+                                                      int row_index, bool there, bool fine,
+                                                      RowScalars scalars, double2 sums) {
     const bool needs = !fine && !is_served<kRms>(launch, scalars, sums);
     const bool zero =
         (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
@@ -215,8 +231,13 @@ class SmallRows {
                                  static_cast<int>(team.rank) * launch.geometry.block_units * kE};
     const RowStats stats = load_stats<false>(rest, row_index);
     const WideScalars exact = wide_scalars(rest, team, gamma, row, stats, wide);
-    if (wide) write_wide_dx(row, gamma, exact);
-    return wide;
+    if (!there) return;
+    if (wide) return write_wide_dx(row, gamma, exact);
+    row.for_columns([&](int c) {
+      const float x = widen(row.x[c]), scaled_dy = widen(row.dy[c]) * scalars.scale;
+      const float dx = scalars.dx(scaled_dy, gamma[c], x - scalars.mean);
+      row.dx[c] = narrow<T>(dx * scalars.factor);
+    });
   }
 
   const SmallLaunch& launch_;
@@ -226,7 +247,7 @@ class SmallRows {
   int row_;                // the last one if there are fewer
   bool there_;             // whether it is this thread's
   const int first_, end_;  // columns of this block
-  float centred_[kUnits][kE], dy_[kUnits][kE], gamma_[kUnits][kE];
+  uint4 x_[kUnits], dy_[kUnits];
 };
 
 }  // namespace normgrad::cuda

@@ -129,6 +129,9 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   launch.gamma = problem.gamma.present ? buffers.gamma : nullptr;
   launch.per_col = rest.per_col;
   launch.dx = buffers.dx;
+  launch.few_bits = problem.rows <= SmallDeal::kFewRows
+                        ? bits(static_cast<int>(std::bit_ceil(static_cast<uint64_t>(problem.rows))))
+                        : -1;
   launch.mean_squares = static_cast<double*>(workspace);
   launch.scales = reinterpret_cast<float*>(launch.mean_squares + problem.rows);
   const auto output = [](const Vector& vector, void* data) {
@@ -177,7 +180,7 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
   const bool sums = problem.dgamma.present || problem.dbeta.present;
   const int columns = sums ? deal.tiles * deal.parts : 0;
   const int rows = problem.has_dx ? deal.row_blocks * deal.rows.cluster : 0;
-  if (sums && problem.statistics == RowStatistics::kFromX) {
+  if (sums && problem.statistics == RowStatistics::kFromX && launch.few_bits < 0) {
     NORMGRAD_RETURN_IF_ERROR(run(kernels.squares, 0, deal.row_blocks * deal.rows.cluster));
     shape.dependent = true;
   }

@@ -16,6 +16,7 @@ struct SmallDeal {
   static constexpr int kLanes = 8, kSlices = kThreads / kLanes;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kMostParts = 8;
+  static constexpr int kFewRows = 8;  // FewSquares are for no more: a warp has one
   static constexpr int kMostSteps = 4;
   // Beyond 1M elements what is read twice costs more than rows_ring's second kernel.
   static constexpr int64_t kHome = 1 << 20, kMost = 1 << 22;

@@ -35,7 +35,8 @@ struct SmallLaunch {
   double per_col;
   void* dx;
   SmallOutput outputs[2];
-  double* mean_squares;  // of the rows, where no statistics are given,
+  int few_bits;          // the rows are so few, no more than that power of 2; or -1
+  double* mean_squares;  // of other numbers of rows, where no statistics are given,
   float* scales;         // and r
 };
 

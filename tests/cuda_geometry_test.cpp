@@ -57,8 +57,9 @@ void expect_sound(const RowsProblem& problem) {
 void expect_sound_deal(const RowsProblem& problem) {
   const SmallDeal deal = small_deal_of(problem);
   if (deal.row_blocks == 0) {  // for another kernel
-    ASSERT_TRUE(problem.rows > 1536 || problem.rows * problem.cols > SmallDeal::kHome ||
-                problem.cols <= 32 || problem.cols > 8192);
+    ASSERT_TRUE(problem.rows > 4096 || problem.rows * problem.cols > SmallDeal::kMost ||
+                (problem.cols > 4096 && problem.rows > 1024) || problem.cols <= 32 ||
+                problem.cols > 8192);
     return;
   }
   SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "

@@ -126,9 +126,7 @@ bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides
 }
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  if (problem.rows * problem.cols <= SmallDeal::kHome && choose_small_rows(problem, kernel).ok()) {
-    return {};
-  }
+  if (is_small(problem) && choose_small_rows(problem, kernel).ok()) return {};
   return choose_ring_rows(problem, kernel);
 }
 

@@ -23,8 +23,13 @@
 namespace normgrad::cuda {
 namespace {
 
+// Blocks that a multiprocessor has room for: where three had, fp32 would wait for one half of its
+// loads before it asks for the other.
+template <class T>
+constexpr int kBlocks = sizeof(T) == 4 ? 2 : 3;
+
 template <class T, bool kRms, SmallForm kForm, bool kShort>
-__global__ void __launch_bounds__(SmallDeal::kThreads, 3)
+__global__ void __launch_bounds__(SmallDeal::kThreads, kBlocks<T>)
     small_kernel(const __grid_constant__ SmallLaunch launch,
                  const __grid_constant__ RowsLaunch rest) {
 #if NORMGRAD_HOPPER

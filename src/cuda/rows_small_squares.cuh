@@ -20,15 +20,18 @@ class FewSquares {
 
   // By all threads of the block.
   __device__ const double* make() const {
-    if (__builtin_expect(!add<false>(), 0)) add_exactly();
+    if (__builtin_expect(!add<false>(), 0)) add_exactly(launch_, data_.rest, means_);
     return means_;
   }
 
  private:
   static constexpr int kE = kUnit<T>;
 
-  // Out of the way of the others.
-  __device__ __noinline__ void add_exactly() const { add<true>(); }
+  // Out of the way of the others, which must stay in registers.
+  __device__ __noinline__ static void add_exactly(const SmallLaunch& launch, const RowsLaunch& rest,
+                                                  void* memory) {
+    FewSquares(launch, rest, static_cast<char*>(memory)).template add<true>();
+  }
 
   // Each row has as many warps as the others, at least one. Whether float32 serves: as for other
   // rows its products are fp32, and so are the sums over a unit.

@@ -133,14 +133,15 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   launch.spread = static_cast<const float*>(buffers.spread);
   launch.gamma = problem.gamma.present ? buffers.gamma : nullptr;
   launch.per_col = rest.per_col;
-  launch.dx = buffers.dx;
-  launch.few_bits = problem.rows <= SmallDeal::kFewRows
-                        ? bits(static_cast<int>(std::bit_ceil(static_cast<uint64_t>(problem.rows))))
-                        : -1;
+  launch.dx = problem.has_dx ? buffers.dx : nullptr;
+  launch.is_only_row = problem.rows == 1;
   launch.mean_squares = static_cast<double*>(workspace);
   launch.scales = reinterpret_cast<float*>(launch.mean_squares + problem.rows);
-  const auto output = [](const Vector& vector, void* data) {
-    return vector.present ? SmallOutput{data, vector.stride, vector.dtype} : SmallOutput{};
+  const auto output = [&](const Vector& vector, void* data) {
+    const bool in_units = vector.dtype == problem.dtype && vector.stride == 1 &&
+                          reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    return vector.present ? SmallOutput{data, vector.stride, vector.dtype, in_units}
+                          : SmallOutput{};
   };
   launch.outputs[0] = output(problem.dgamma, buffers.dgamma);
   launch.outputs[1] = output(problem.dbeta, buffers.dbeta);
@@ -182,11 +183,12 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
     return launch_kernel(kernel, shape, stream, launch, rest);
   };
 
+  const int row_blocks = deal.row_blocks * deal.rows.cluster;
+  if (problem.rows == 1) return run(kernels.all, 0, row_blocks);
   const bool sums = problem.dgamma.present || problem.dbeta.present;
-  const int columns = sums ? deal.tiles * deal.parts : 0;
-  const int rows = problem.has_dx ? deal.row_blocks * deal.rows.cluster : 0;
-  if (sums && problem.statistics == RowStatistics::kFromX && launch.few_bits < 0) {
-    NORMGRAD_RETURN_IF_ERROR(run(kernels.squares, 0, deal.row_blocks * deal.rows.cluster));
+  const int columns = sums ? deal.tiles * deal.parts : 0, rows = problem.has_dx ? row_blocks : 0;
+  if (sums && problem.statistics == RowStatistics::kFromX) {
+    NORMGRAD_RETURN_IF_ERROR(run(kernels.squares, 0, row_blocks));
     shape.dependent = true;
   }
   // dx must not be written where x or dy is still to be read.

@@ -5,7 +5,6 @@
 #include "cuda/launch.cuh"
 #include "cuda/rows_small_deal.hpp"
 #include "cuda/rows_small_launch.cuh"
-#include "cuda/rows_small_squares.cuh"
 
 namespace normgrad::cuda {
 
@@ -23,7 +22,6 @@ class SmallColumns {
   static constexpr int kLanes = SmallDeal::kLanes, kSlices = SmallDeal::kSlices;
   static constexpr int kColumns = kLanes * kE;  // of the block
   static constexpr int kItems = kKinds * kColumns;
-  static constexpr int kHead = 16 + FewSquares<T, kPlain>::kBytes;
 
   __device__ SmallColumns(const SmallLaunch& launch, const RowsLaunch& rest, char* memory)
       : launch_(launch),
@@ -32,17 +30,15 @@ class SmallColumns {
         part_(blockIdx.x & ((1 << launch.part_bits) - 1)),
         tile_(blockIdx.x >> launch.part_bits),
         barrier_(reinterpret_cast<Barrier*>(memory)),
-        few_(launch, rest, memory + 16),
-        parts_(reinterpret_cast<double*>(memory + kHead)),
-        fold_(reinterpret_cast<float*>(memory + kHead + parts_bytes(1 << launch.part_bits))),
-        mean_squares_(launch.mean_squares) {}
+        parts_(reinterpret_cast<double*>(memory + 16)),
+        fold_(reinterpret_cast<float*>(memory + 16 + parts_bytes(1 << launch.part_bits))) {}
 
   // A sum from each part, and a term from each thread, for each kind and column.
   __host__ __device__ static int parts_bytes(int parts) {
     return parts > 1 ? parts * kItems * static_cast<int>(sizeof(double)) : 0;
   }
   static int shared_bytes(const SmallDeal& deal) {
-    return kHead + parts_bytes(deal.parts) + kSlices * kItems * static_cast<int>(sizeof(float));
+    return 16 + parts_bytes(deal.parts) + kSlices * kItems * static_cast<int>(sizeof(float));
   }
 
   __device__ void run() {
@@ -85,10 +81,7 @@ class SmallColumns {
       if (!kRms) mean[k] = data_.mean(row + k * kSlices);
       if (!from_x) r[k] = data_.spread(row + k * kSlices);
     }
-    if (from_x && launch_.few_bits >= 0) {
-      mean_squares_ = few_.make();
-      if (row < launch_.problem.rows) r[0] = scale_from(mean_squares_[row] + launch_.problem.eps);
-    } else if (from_x) {
+    if (from_x) {
       wait_for_previous_kernel();
 #pragma unroll
       for (int k = 0; k < kRows; ++k) {
@@ -150,8 +143,7 @@ class SmallColumns {
     double sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     if (kind == 0) {
       sum *= 1 / kUp;
-      if (__builtin_expect(!(sum - sum == 0), 0))
-        sum = wide_sum(launch_, rest_, mean_squares_, part_, column);
+      if (__builtin_expect(!(sum - sum == 0), 0)) sum = wide_sum(launch_, rest_, part_, column);
     }
     if (launch_.part_bits > 0 && !exchange(item, sum)) return;
     if (column >= launch_.problem.cols) return;
@@ -166,7 +158,7 @@ class SmallColumns {
 
   // A column of dgamma over the rows of a part.
   __device__ __noinline__ static double wide_sum(const SmallLaunch& launch, const RowsLaunch& rest,
-                                                 const double* mean_squares, int part, int column) {
+                                                 int part, int column) {
     const SmallData<T, kPlain> data = {launch, rest};
     const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
     const int rows = launch.problem.rows, c = min(column, launch.problem.cols - 1);
@@ -177,7 +169,7 @@ class SmallColumns {
       for (int row = first; row < min(first + kStep, rows); ++row) {
         const Normalizer n =
             normalizer_of(rest.problem, from_x ? RowStats{} : load_stats<false>(rest, row),
-                          from_x ? mean_squares[row] : 0);
+                          from_x ? launch.mean_squares[row] : 0);
         const T* x = static_cast<const T*>(launch.x) + data.offset(kRowX, row);
         const T* dy = static_cast<const T*>(launch.dy) + data.offset(kRowDy, row);
         sum += widen(dy[c]) * n.x_hat(widen(x[c]));
@@ -211,10 +203,8 @@ class SmallColumns {
   const SmallData<T, kPlain> data_;
   const int part_, tile_;
   Barrier* const barrier_;
-  const FewSquares<T, kPlain> few_;
   double* const parts_;
   float* const fold_;
-  const double* mean_squares_;  // where no statistics are given
   float dgamma_[kE] = {}, dbeta_[kRms ? 1 : kE] = {};
 };
 

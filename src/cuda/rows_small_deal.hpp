@@ -16,7 +16,6 @@ struct SmallDeal {
   static constexpr int kLanes = 8, kSlices = kThreads / kLanes;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kMostParts = 8;
-  static constexpr int kFewRows = 8;  // FewSquares are for no more: a warp has one
   static constexpr int kMostSteps = 4;
   static constexpr int64_t kMost = 1 << 22;  // elements
 

@@ -12,6 +12,11 @@ struct SmallOutput {
   void* data = nullptr;  // null: not wanted
   int64_t stride = 1;
   DType dtype = DType::kF32;
+  bool in_units = false;  // as x: of its type, aligned
+
+  __device__ void store(int column, double value) const {
+    if (data != nullptr) store_value(dtype, data, column * stride, value);
+  }
 };
 
 // What every thread reads, side by side and in this order: parameters come from memory, too. No
@@ -33,10 +38,10 @@ struct SmallLaunch {
   int row_lane_bits;  // of a team's lanes, a power of 2
   const void* gamma;  // null: ones
   double per_col;
-  void* dx;
+  void* dx;          // null: not wanted
+  bool is_only_row;  // then its blocks have dgamma and dbeta, too
   SmallOutput outputs[2];
-  int few_bits;          // the rows are so few, no more than that power of 2; or -1
-  double* mean_squares;  // of other numbers of rows, where no statistics are given,
+  double* mean_squares;  // of the rows, where no statistics are given,
   float* scales;         // and r
 };
 

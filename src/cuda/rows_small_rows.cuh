@@ -83,7 +83,8 @@ class SmallRows {
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
       return write_with_care(launch_, rest_, team_, row_, there_, fine, scalars, sums);
     }
-    if (there_) store_dx(scalars, gamma);
+    if (there_ && launch_.dx != nullptr) store_dx(scalars, gamma);
+    if (there_ && launch_.is_only_row) store_outputs(scalars);
   }
 
   // For the columns, which need them: nobody gave any statistics.
@@ -212,7 +213,30 @@ class SmallRows {
     }
   }
 
-  // dx where float32 may not serve the row: looks closer, as RowsWork's examine. All threads of the
+  // Of the only row.
+  __device__ void store_outputs(const RowScalars& scalars) const {
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      float terms[kE], dy[kE];
+      widen_unit(j, scalars.mean, terms, dy);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) terms[e] = dy[e] * scalars.scale * terms[e];
+      store_output(launch_.outputs[0], j, terms);
+      if constexpr (!kRms) store_output(launch_.outputs[1], j, dy);
+    }
+  }
+  __device__ void store_output(const SmallOutput& output, int j, const float (&values)[kE]) const {
+    if (kForm != SmallForm::kAny && output.data != nullptr && output.in_units) {
+      if (column(j) < end_) static_cast<uint4*>(output.data)[column(j) / kE] = pack<T>(values);
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kE; ++e) {
+      if (column(j) + e < end_) output.store(column(j) + e, values[e]);
+    }
+  }
+
+  // Where float32 may not serve the row: looks closer, as RowsWork's examine. All threads of the
   // team's warps come. By its own means, from memory: what the others have in registers stays
   // there, and the code is out of their way.
   __device__ __noinline__ static void write_with_care(const SmallLaunch& launch,
@@ -232,6 +256,15 @@ class SmallRows {
     const RowStats stats = load_stats<false>(rest, row_index);
     const WideScalars exact = wide_scalars(rest, team, gamma, row, stats, wide);
     if (!there) return;
+    if (launch.is_only_row) {  // first, since dx may lie on x or dy
+      row.for_columns([&](int c) {
+        const float x = widen(row.x[c]), dy = widen(row.dy[c]);
+        launch.outputs[0].store(gamma.first + c, wide ? dy * exact.normalizer.x_hat(x)
+                                                      : dy * scalars.scale * (x - scalars.mean));
+        launch.outputs[1].store(gamma.first + c, dy);
+      });
+    }
+    if (launch.dx == nullptr) return;
     if (wide) return write_wide_dx(row, gamma, exact);
     row.for_columns([&](int c) {
       const float x = widen(row.x[c]), scaled_dy = widen(row.dy[c]) * scalars.scale;

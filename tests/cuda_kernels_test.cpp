@@ -175,6 +175,30 @@ TEST_F(CudaKernels, RowsOfEitherKernel) {
   }
 }
 
+// Column sums of small calls: of so many rows that a block takes them in steps, by clusters that
+// share the rows, beside rows that are cut in two, and of one row.
+TEST_F(CudaKernels, SmallCalls) {
+  setenv("NORMGRAD_IMPL", "cuda:rows_small", 1);
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1300, 40},
+                                   {3000, 136},
+                                   {300, 4104},
+                                   {140, 2100},
+                                   {1, 5000},
+                                   {1, 100}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+        Case each = make_case(op, {rows, cols}, dtype);
+        const uint64_t hash = run(each);
+        for (const auto in_place : {reference::InPlace::kX, reference::InPlace::kDy}) {
+          each.in_place = in_place;
+          EXPECT_EQ(run(each), hash) << each.name << " " << rows << "x" << cols;
+        }
+      }
+    }
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
 // Execute allocates nothing and waits for nothing: a graph of it, replayed on new data, is right.
 TEST_F(CudaKernels, RunInGraphs) {
   for (const Case& each : some_cases()) {

@@ -1,11 +1,12 @@
 // LayerNorm and RMSNorm backward for calls that are over before a ring is set up. dx and the
 // parameters' gradients are made by different blocks of one launch, which do not wait for each
 // other: both read x and dy, from memory once. On an H200 a launch alone takes 2.7 us, and what
-// blocks tell each other over the whole grid cost 3: 1.3 of them because it takes a cooperative
-// launch.
+// blocks told each other over the whole grid cost 3: 1.3 of them because it takes a cooperative
+// launch. LayerNorm bf16, cold caches: 8x4096 4.9 us, 128x4096 5.9, 1024x1024 7.6; by the grid 5.8,
+// 8.8 and 9.9.
 //
 // Where RMSNorm takes r from x, a kernel before this one writes the rows' means of squares, for
-// which only the columns wait.
+// which only the columns wait: 128x4096 6.8 us.
 #include <algorithm>
 #include <bit>
 #include <cstdlib>

@@ -57,33 +57,31 @@ void expect_sound(const RowsProblem& problem) {
 
 void expect_sound_deal(const RowsProblem& problem) {
   const SmallDeal deal = small_deal_of(problem);
-  if (deal.groups == 0) {  // for another kernel
-    ASSERT_TRUE(problem.rows > 1024 || problem.rows * problem.cols > 1 << 18 ||
-                problem.cols <= 32 || problem.cols > 4096);
+  if (deal.row_blocks == 0) {  // for another kernel
+    ASSERT_TRUE(problem.rows > 4096 || problem.rows * problem.cols > SmallDeal::kMost ||
+                (problem.cols > 4096 && problem.rows > 1024) || problem.cols <= 32 ||
+                problem.cols > 8192);
     return;
   }
   SCOPED_TRACE(testing::Message() << problem.rows << "x" << problem.cols << " "
                                   << name_of(problem.dtype));
+  // Rows: the ring's teams.
   const RowsGeometry ring = geometry_of(problem);
-  ASSERT_EQ(deal.row_threads, ring.lanes * ring.warps);
-  ASSERT_GE(deal.threads * deal.cluster, deal.row_threads * deal.parts);
-  ASSERT_EQ(deal.threads, std::min(deal.row_threads, 32) * deal.slots);
-  ASSERT_TRUE(std::has_single_bit(unsigned(deal.slots * deal.cluster)));
-  ASSERT_GE(deal.slots * deal.cluster, ring.warps * ring.cluster);
-  ASSERT_LE(deal.slots * deal.cluster, 16);
-  const int threads = deal.threads * deal.teams;
-  ASSERT_EQ(threads % 32, 0);
-  ASSERT_LE(threads, 32 * SmallDeal::kMostWarps);
-  ASSERT_LE(deal.blocks(), SmallDeal::kMostBlocks);
-  ASSERT_GE(int64_t{deal.teams} * deal.groups, problem.rows);
-  ASSERT_LT(int64_t{deal.teams} * (deal.groups - 1), problem.rows);
-  // Where the sums of all blocks are added: a thread for each item, and few roundings.
-  ASSERT_TRUE(std::has_single_bit(unsigned(deal.items)));
-  ASSERT_LE(deal.items, std::min(32, threads));
-  const int shares = threads / deal.items;
-  const int64_t additions = divide_up(deal.teams, 4) + 1 + divide_up(deal.groups, shares) +
-                            std::bit_width(32u / unsigned(deal.items)) - 1 + threads / 32;
-  ASSERT_LE(additions, 32);
+  const int unit = static_cast<int>(16 / size_of(problem.dtype));
+  ASSERT_EQ(deal.rows.team_units(), ring.team_units());
+  ASSERT_EQ(deal.rows.cluster, ring.cluster);
+  ASSERT_GE(deal.rows.crews, 1);
+  ASSERT_LE(deal.rows.threads(), SmallDeal::kThreads);
+  ASSERT_GE(int64_t{deal.row_blocks} * deal.rows.teams(), problem.rows);
+  ASSERT_LT(int64_t{deal.row_blocks - 1} * deal.rows.teams(), problem.rows);
+  // Columns: all of them, in few roundings.
+  ASSERT_TRUE(std::has_single_bit(unsigned(deal.parts)));
+  ASSERT_GE(int64_t{deal.tiles} * SmallDeal::kLanes * unit, problem.cols);
+  ASSERT_LT(int64_t{deal.tiles - 1} * SmallDeal::kLanes * unit, problem.cols);
+  ASSERT_TRUE(deal.cluster() == deal.parts || deal.parts == 1);
+  ASSERT_LE(deal.cluster(), 8);
+  const int64_t steps = divide_up(problem.rows, deal.step_rows());
+  ASSERT_LE(steps * SmallDeal::kRowsAtOnce + SmallDeal::kSlices / 4 + 2, 32);
 }
 
 TEST(CudaGeometry, EveryLengthOfRows) {

@@ -175,6 +175,45 @@ TEST_F(CudaKernels, RowsOfEitherKernel) {
   }
 }
 
+// Column sums of small calls: of so many rows that a block takes them in steps, by clusters that
+// share the rows, beside rows that are cut in two, and of one row.
+TEST_F(CudaKernels, SmallCalls) {
+  setenv("NORMGRAD_IMPL", "cuda:rows_small", 1);
+  const auto for_all = [](int64_t rows, int64_t cols, const auto& visit) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+        for (const auto form : {Statistics::kMeanRstd, Statistics::kMeanVariance}) {
+          Case each = make_case(op, {rows, cols}, dtype);
+          each.statistics = form;
+          visit(each);
+        }
+      }
+    }
+  };
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1300, 40}, {3000, 136}, {300, 4104}, {140, 2100}, {1, 5000}}) {
+    for_all(rows, cols, [&](Case each) {
+      const uint64_t hash = run(each);
+      for (const auto in_place : {reference::InPlace::kX, reference::InPlace::kDy}) {
+        each.in_place = in_place;
+        EXPECT_EQ(run(each), hash) << each.name;
+      }
+    });
+  }
+  // dy * r is smaller than float32 can be, or has few bits left; dgamma is neither.
+  for (const int64_t rows : {1, 20}) {
+    for (const auto& [scale, dy_scale] : {std::pair(1e30, 1e-30), {1e5, 1e-40}}) {
+      for_all(rows, 100, [&](Case each) {
+        each.scale = scale;
+        each.dy_scale = dy_scale;
+        each.random = false;
+        run(each);
+      });
+    }
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
 // Execute allocates nothing and waits for nothing: a graph of it, replayed on new data, is right.
 TEST_F(CudaKernels, RunInGraphs) {
   for (const Case& each : some_cases()) {

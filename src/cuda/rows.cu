@@ -7,6 +7,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/rows_scalars.cuh"
+#include "cuda/rows_small_deal.hpp"
 #include "cuda/rows_team.cuh"
 #include "ops/operands.hpp"
 
@@ -132,7 +133,7 @@ bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides
 }
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  if (choose_small_rows(problem, kernel).ok()) return {};
+  if (is_small(problem) && choose_small_rows(problem, kernel).ok()) return {};
   return choose_ring_rows(problem, kernel);
 }
 

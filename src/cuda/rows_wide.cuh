@@ -48,9 +48,9 @@ struct WideScalars {
 };
 
 // All threads of the team's warps come here; the row of those that do not want it is not looked at.
-template <class T, int kUnits, class AnyTeam, class AnyGamma>
-__device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, const AnyGamma& gamma,
-                                    const WideRow<T, kUnits>& row, RowStats stats, bool wanted) {
+template <class T, int kUnits, class AnyTeam>
+__device__ double wide_mean_square(const RowsLaunch& launch, AnyTeam& team,
+                                   const WideRow<T, kUnits>& row, bool wanted) {
   double squares = 0;
   if (wanted) {
     row.for_columns([&](int c) {
@@ -58,8 +58,15 @@ __device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, con
       squares += value * value;
     });
   }
-  squares = team.sum({squares, 0}).x;
-  const Normalizer n = normalizer_of(launch.problem, stats, squares * launch.per_col);
+  return team.sum({squares, 0}).x * launch.per_col;
+}
+
+// The same.
+template <class T, int kUnits, class AnyTeam, class AnyGamma>
+__device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, const AnyGamma& gamma,
+                                    const WideRow<T, kUnits>& row, RowStats stats, bool wanted) {
+  const Normalizer n =
+      normalizer_of(launch.problem, stats, wide_mean_square(launch, team, row, wanted));
   double2 sums = {0, 0};
   if (wanted) {
     row.for_columns([&](int c) {

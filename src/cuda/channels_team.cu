@@ -2,15 +2,17 @@
 // in shared memory between the sums and dx, and take the next. Formulas as in channels_two_pass.cu.
 //
 // 3 elements moved per element (x and dy read, dx written), the least there is. On an H200, beside
-// a copy of as many bytes: 8x32x262144 bf16 123 us (96), fp32 256 (190); 32x64x12544 bf16 53 (37),
-// fp32 94 (74); 32x256x3136 fp32 85 (74); 32x512x784 bf16 25 (20), fp32 43 (37).
+// a copy of as many bytes: 8x32x262144 bf16 122 us (96), fp32 253 (190); 32x64x12544 bf16 51 (37),
+// fp32 95 (74); 32x256x3136 bf16 48 (37), fp32 84 (74); 32x512x784 bf16 24 (20), fp32 44 (37).
+// (With 14 registers spilled in the loop 32x512x784 bf16 took 28, with one unit at a time instead
+// of two in the sums 26.)
 //
 // One block per multiprocessor. A channel is cut into chunks of at most 2 KiB of a sample's run;
 // each warp has its share of every channel and rings of slots for it, which it fills by bulk copies
 // of its own: no barrier between warps anywhere in the loop. A warp adds up the chunks of a
 // channel, then those of the next or two while the sums travel, then writes dx of the first and
-// refills each slot as soon as it has read it. The first chunk of a channel waits in registers: 64
-// KiB per block.
+// refills each slot as soon as it has read it. Where there are several blocks to a team the first
+// chunk of a channel waits in registers: 64 KiB more per block.
 //
 // The sums of the warps meet in three warps of their own, in turn, which send them to the team and
 // wait for the others. Where a team is a cluster they go to its blocks' shared memory. Otherwise
@@ -45,11 +47,6 @@ Bulk bulk_of(const ChannelsProblem& problem, const Buffers& buffers) {
   };
   return {whole(buffers.x, problem.x), whole(buffers.dy, problem.dy),
           whole(buffers.dx, problem.dx)};
-}
-
-Steps steps_of(const ChannelsProblem& problem, const Deal& deal) {
-  const int64_t bytes = deal.teams * static_cast<int64_t>(size_of(problem.dtype));
-  return {problem.x.channel * bytes, problem.dy.channel * bytes, problem.dx.channel * bytes};
 }
 
 // What is given of a round's channel.
@@ -113,7 +110,7 @@ template <class T, bool kBulk>
 __global__ void __launch_bounds__(kThreads, 1)
     team_kernel(const __grid_constant__ ChannelsProblem problem,
                 const __grid_constant__ Buffers buffers, const __grid_constant__ Deal deal,
-                Bulk bulk, const __grid_constant__ Steps steps, Sums* exchange) {
+                Bulk bulk, Sums* exchange) {
 #if NORMGRAD_HOPPER
   auto* slots = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
@@ -138,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     __syncthreads();
   }
-  const Part<T, kBulk> part = {problem, buffers, deal, bulk, steps, board, slots};
+  const Part<T, kBulk> part = {problem, buffers, deal, bulk, board, slots};
   const Worker<T, kBulk> worker(part);
   Givens givens = {};
   // Each warp sets up its own barriers and loads at once: an init takes a lane's turn.
@@ -181,8 +178,7 @@ Status launch_team(const ChannelsProblem& problem, const Buffers& buffers, void*
   return with_type(problem.dtype, [&](auto type) {
     using T = decltype(type);
     return launch_kernel(bulk.all() ? &team_kernel<T, true> : &team_kernel<T, false>, launch,
-                         stream, problem, buffers, deal, bulk, steps_of(problem, deal),
-                         static_cast<Sums*>(memory));
+                         stream, problem, buffers, deal, bulk, static_cast<Sums*>(memory));
   });
 }
 

@@ -38,9 +38,12 @@ struct Deal {
   bool overlaps() const { return slots > share; }
   // Sums take the way through the workspace.
   constexpr bool travels() const { return blocks > 1 && !clustered; }
-  // Channels of which all chunks have room: a first one also in the registers.
+  // A channel's first chunk waits in registers: the more room, the less the travel of sums shows.
+  constexpr bool holds() const { return blocks > 1; }
+  // Channels of which all chunks have room.
   constexpr int room() const {
-    return share == 1 ? first_room + 1 : std::min(first_room + 1, others_room);
+    const int firsts = first_room + (holds() ? 1 : 0);
+    return share == 1 ? firsts : std::min(firsts, others_room);
   }
 };
 
@@ -48,7 +51,8 @@ struct Deal {
 // on its way.
 inline void make_rings(Deal& deal) {
   const int others = deal.share - 1;
-  deal.others_room = others == 0 ? 1 : std::max(1, (deal.slots + 1) / deal.share);
+  deal.others_room =
+      others == 0 ? 1 : std::max(1, (deal.slots + (deal.holds() ? 1 : 0)) / deal.share);
   while (deal.others_room * others >= deal.slots) --deal.others_room;
   deal.first_room = deal.slots - deal.others_room * others;
   deal.ahead = std::clamp(deal.room() - 2, deal.room() > 1 ? 1 : 0, Deal::kCarriers - 1);

@@ -22,16 +22,10 @@ struct Bulk {
   bool all() const { return x && dy && dx; }
 };
 
-// A warp's chunk: where it lies in the team's first channel, and how much of it is there.
+// A warp's chunk of a channel, the same in each.
 struct Piece {
-  const char *x, *dy;
-  char* dx;
-  int units, elements;
-};
-
-// From a channel of the team to its next, in bytes.
-struct Steps {
-  int64_t x, dy, dx;
+  int sample, units;
+  int64_t first;  // element of the sample's run
 };
 
 // What the warps of a block share.
@@ -50,20 +44,21 @@ struct Board {
 };
 
 // Units at any address, element by element, for lanes of a warp. (Inlined, these would cost the
-// other paths their registers.)
+// other paths their registers.) `length`: elements that are there.
 template <class T>
-__device__ __noinline__ void load_odd(uint4* slot, const T* from, int units, int elements) {
+__device__ __noinline__ void load_odd(uint4* slot, const T* from, int units, int64_t length) {
 #pragma unroll 1
   for (int unit = threadIdx.x % 32; unit < units; unit += 32) {
     const int first = unit * kUnit<T>;
-    slot[unit] = load_unit(from + first, min(kUnit<T>, elements - first), false);
+    const auto count = static_cast<int>(min(int64_t{kUnit<T>}, length - first));
+    slot[unit] = load_unit(from + first, count, false);
   }
 }
 template <class T>
-__device__ __noinline__ void store_odd(T* to, uint4 unit, int elements) {
+__device__ __noinline__ void store_odd(T* to, uint4 unit, int64_t length) {
 #pragma unroll
   for (int i = 0; i < kUnit<T>; ++i) {
-    if (i < elements) to[i] = reinterpret_cast<const T*>(&unit)[i];
+    if (i < length) to[i] = reinterpret_cast<const T*>(&unit)[i];
   }
 }
 
@@ -74,7 +69,6 @@ struct Part {
   const Buffers& buffers;
   const Deal& deal;
   const Bulk& bulk;
-  const Steps& steps;
   Board& board;
   uint4* slots;
 
@@ -149,30 +143,28 @@ struct Worker : Part<T, kBulk> {
       const int chunks = static_cast<int>(deal.chunks), sample = chunk / chunks;
       const int first = (chunk - sample * chunks) * deal.chunk;
       const bool there = chunk < deal.in_all;
-      const int units = there ? min(deal.chunk, static_cast<int>(deal.units) - first) : 0;
-      const int64_t start = static_cast<int64_t>(first) * kUnit<T>;
-      const auto at = [&](auto* data, const ChannelsProblem::Strides& strides) {
-        return data + (this->team() * strides.channel + sample * strides.sample + start) *
-                          static_cast<int64_t>(sizeof(T));
-      };
       this->board.pieces[warp][lane] = {
-          at(static_cast<const char*>(this->buffers.x), this->problem.x),
-          at(static_cast<const char*>(this->buffers.dy), this->problem.dy),
-          at(static_cast<char*>(this->buffers.dx), this->problem.dx), units,
-          static_cast<int>(min(int64_t{units} * kUnit<T>, this->problem.length - start))};
+          sample, there ? min(deal.chunk, static_cast<int>(deal.units) - first) : 0,
+          static_cast<int64_t>(first) * kUnit<T>};
     }
     __syncwarp();
   }
   __device__ uint4* slot_at(int slot) const {
     return this->slots + (warp * this->deal.slots + slot) * 2 * this->deal.chunk;
   }
+  template <class U>
+  __device__ U* at(U* data, const ChannelsProblem::Strides& strides, int round,
+                   const Piece& p) const {
+    return data + this->channel_of(round) * strides.channel + p.sample * strides.sample + p.first;
+  }
+
   // Fills a slot: by a bulk copy, or by what each lane will look at.
   __device__ void load(const Turn& turn, int slot) const {
     const bool bulk_x = kBulk || this->bulk.x, bulk_dy = kBulk || this->bulk.dy;
     if (lane > 0 && bulk_x && bulk_dy) return;
     const Piece p = this->board.pieces[warp][turn.index];
-    const char* x = p.x + turn.round * this->steps.x;
-    const char* dy = p.dy + turn.round * this->steps.dy;
+    const T* x = at(static_cast<const T*>(this->buffers.x), this->problem.x, turn.round, p);
+    const T* dy = at(static_cast<const T*>(this->buffers.dy), this->problem.dy, turn.round, p);
     uint4* x_slot = slot_at(slot);
     uint4* dy_slot = x_slot + this->deal.chunk;
     Barrier* full = &this->board.full[warp][slot];
@@ -183,8 +175,9 @@ struct Worker : Part<T, kBulk> {
       if (bulk_dy && bytes > 0) bulk_copy(dy_slot, dy, bytes, full);
       arrive(full);
     }
-    if (!bulk_x) load_odd(x_slot, reinterpret_cast<const T*>(x), p.units, p.elements);
-    if (!bulk_dy) load_odd(dy_slot, reinterpret_cast<const T*>(dy), p.units, p.elements);
+    const int64_t length = this->problem.length - p.first;
+    if (!bulk_x) load_odd(x_slot, x, p.units, length);
+    if (!bulk_dy) load_odd(dy_slot, dy, p.units, length);
   }
 
   // As many channels as there is room for, in the order of their use.
@@ -216,11 +209,12 @@ struct Worker : Part<T, kBulk> {
     const uint4* x_slot = slot_at(slot);
     ChunkSums<T> chunk;
 #pragma unroll
-    for (int k = 0; k < kLooks; ++k) {
-      uint4 x[1], dy[1];
+    for (int k = 0; k < kLooks; k += 2) {
+      uint4 x[2], dy[2];
       look(x_slot, units, k, x);
       look(x_slot + this->deal.chunk, units, k, dy);
-      chunk.add(x[0], dy[0], centring);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) chunk.add(x[i], dy[i], centring);
     }
     sums.add(chunk.total());
   }
@@ -228,7 +222,7 @@ struct Worker : Part<T, kBulk> {
   __device__ void write(const Turn& turn, const DxScalars& scalars, const uint4 (&x_units)[kLooks],
                         const uint4 (&dy_units)[kLooks]) const {
     const Piece p = this->board.pieces[warp][turn.index];
-    char* dx = p.dx + turn.round * this->steps.dx;
+    T* dx = at(static_cast<T*>(this->buffers.dx), this->problem.dx, turn.round, p);
 #pragma unroll
     for (int k = 0; k < kLooks; ++k) {
       const int unit = lane + 32 * k;
@@ -243,7 +237,7 @@ struct Worker : Part<T, kBulk> {
         reinterpret_cast<uint4*>(dx)[unit] = packed;
       } else {
         const int first = unit * kUnit<T>;
-        store_odd(reinterpret_cast<T*>(dx) + first, packed, p.elements - first);
+        store_odd(dx + first, packed, this->problem.length - p.first - first);
       }
     }
   }
@@ -265,19 +259,17 @@ struct Worker : Part<T, kBulk> {
       __syncwarp();
       if (this->rounds() > turn.round + room) load({turn.round + room, turn.index}, slot);
     };
-    const int take_at = deal.ahead > 0 ? 0 : 1;
+    const int take_at = !deal.holds() ? -1 : deal.ahead > 0 ? 0 : 1;
 #pragma unroll 1
     for (int round = -deal.ahead; round < this->rounds();
          ++round, written = written.after(deal, 1)) {
       const int next = round + deal.ahead, place = next % kRounds;
-      const Place added = written.after(deal, deal.ahead);
-      int slot = 0;
       Sums sums;
 #pragma unroll 1
       for (int i = 0;; ++i) {
         if (i == take_at && round >= 0) take({round, 0}, deal.first_room);
         if (i == deal.share || next >= this->rounds()) break;
-        slot = i == 0 ? added.first : i == 1 ? added.slot(deal, 1) : slot + 1;
+        const int slot = written.after(deal, deal.ahead).slot(deal, i);
         wait(&this->board.full[warp][slot], phases >> slot & 1);
         phases ^= 1u << slot;
         add(i, slot, this->board.centring[place], sums);
@@ -298,7 +290,9 @@ struct Worker : Part<T, kBulk> {
       const bool wide = channel.wide;
 #pragma unroll 1
       for (int i = 0; i < deal.share; ++i) {
-        if (i > 0) take({round, i}, deal.others_room);
+        if (i > 0 || !deal.holds()) {
+          take({round, i}, i == 0 ? deal.first_room : deal.others_room);
+        }
         if (!wide) write({round, i}, scalars, x, dy);
       }
       if (wide && this->rank() == 0) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "cuda/channels_team_deal.hpp"
 #include "cuda/rows_across_deal.hpp"
 #include "cuda/rows_geometry.hpp"
 #include "cuda/rows_small_deal.hpp"
@@ -146,6 +147,43 @@ TEST(CudaGeometry, AnyShape) {
     expect_sound_deal(problem);
     if (HasFatalFailure()) return;
   }
+}
+
+// How channels are dealt out to teams: every chunk has a warp, every ring room, and sums that run
+// ahead of dx have slots and carriers.
+TEST(CudaGeometry, TeamsForAnyChannels) {
+  std::mt19937_64 random(1);
+  const auto any = [&](int bits) {
+    return static_cast<int64_t>(1 + random() % (uint64_t{1} << (1 + random() % bits)));
+  };
+  int deals = 0;
+  for (int i = 0; i < 20000; ++i) {
+    ChannelsProblem problem;
+    problem.dtype = i % 2 ? DType::kF32 : DType::kBF16;
+    problem.samples = any(16);
+    problem.channels = any(12);
+    problem.length = any(22);
+    const Deal deal = deal_of(problem);
+    if (deal.blocks == 0) continue;
+    ++deals;
+    SCOPED_TRACE(testing::Message() << problem.samples << "x" << problem.channels << "x"
+                                    << problem.length << " " << name_of(problem.dtype));
+    ASSERT_LE(deal.teams * deal.blocks, Deal::kBlocks);
+    ASSERT_EQ(int64_t{deal.rounds} * deal.teams + deal.longer, problem.channels);
+    ASSERT_GE(deal.rounds, 1);
+    ASSERT_LE(deal.in_all, int64_t{deal.blocks} * Deal::kWarps * deal.share);
+    ASSERT_LE(deal.chunk, Deal::kChunk);
+    ASSERT_LE(deal.slots * Deal::kWarps * 2 * 16 * deal.chunk, Deal::kShared);
+    ASSERT_GE(deal.first_room, 1);
+    ASSERT_GE(deal.others_room, 1);
+    ASSERT_LE(deal.first_room + deal.others_room * (deal.share - 1), deal.slots);
+    ASSERT_LE(deal.slots, Deal::kMostSlots);
+    ASSERT_LT(deal.ahead, Deal::kCarriers);
+    ASSERT_LE(deal.ahead, deal.first_room);
+    ASSERT_TRUE(deal.share == 1 || deal.ahead < deal.others_room);
+    ASSERT_TRUE(!deal.clustered || deal.blocks <= Deal::kMostCluster);
+  }
+  ASSERT_GT(deals, 1000);
 }
 
 }  // namespace

@@ -158,6 +158,18 @@ TEST_F(CudaKernels, RowsReadAgain) {
   EXPECT_EQ(run(each), hash);
 }
 
+// Teams of several blocks, as a cluster and not, whose channels have no room all at a time.
+TEST_F(CudaKernels, ManyChannelsOfATeam) {
+  setenv("NORMGRAD_IMPL", "cuda:channels_team", 1);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{17, 200, 500}, {33, 168, 500}}) {
+    Case each = make_case(Op::kBatchNorm, shape, DType::kF32);
+    const uint64_t hash = run(each);
+    each.offset = 1;
+    EXPECT_EQ(run(each), hash);
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
 // Nor which kernel has it: small calls and others have the same bits in dx.
 TEST_F(CudaKernels, RowsOfEitherKernel) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

@@ -12,8 +12,9 @@ namespace normgrad::cuda {
 namespace {
 
 // Teams are for long runs that start and end at multiples of 16 bytes, which they copy in bulk.
-// They beat a cluster of any size where one block has room for a channel, and one whose blocks fill
-// half a multiprocessor each; not two passes where a channel fills the chip. (Measured on an H200.)
+// They beat a cluster of any size where one block has room for a channel, one of 8 or more blocks
+// and one whose blocks fill half a multiprocessor each; not two passes where a channel fills the
+// chip. (Measured on an H200.)
 bool suits_teams(const ChannelsProblem& problem) {
   constexpr int64_t kLongRun = 1536;
   const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
@@ -21,8 +22,8 @@ bool suits_teams(const ChannelsProblem& problem) {
   const Tile tile = tile_of(problem);
   if (tile.blocks == 1) return false;
   const Deal deal = deal_of(problem);
-  return deal.blocks == 1 ||
-         (deal.overlaps() && (tile.blocks == 0 || tile.data_bytes() > Tile::kQuarter));
+  return deal.blocks == 1 || (deal.overlaps() && (tile.blocks == 0 || tile.blocks >= 8 ||
+                                                  tile.data_bytes() > Tile::kQuarter));
 }
 
 // A block of channels_resident has at least 64 bytes of a row, or threads without any.

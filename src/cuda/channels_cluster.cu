@@ -1,8 +1,8 @@
 // BatchNorm backward along the length, channels of up to 1.6 MB of x and dy: a block or a cluster
 // takes a channel or a few small ones, keeps x and dy of all samples in shared memory between the
 // sums and dx, and ends. Formulas as in channels_two_pass.cu; 3 elements moved per element, the
-// least there is. On an H200, beside a copy of as many bytes: 32x256x3136 bf16 51 us (37),
-// fp32 90 (74); 32x1024x196 bf16 18 (12), fp32 26 (20); 32x2048x49 bf16 13 (8).
+// least there is. On an H200, beside a copy of as many bytes: 32x1024x196 bf16 18 us (12), fp32 26
+// (20); 32x2048x49 bf16 13 (8); 32x256x3136, which teams have now, bf16 51 (37), fp32 90 (74).
 //
 // Small channels are taken in groups that follow each other in memory, so that each sample has one
 // run of at least 512 bytes of them. A thread keeps one unit of 16 bytes of a run and takes its

@@ -99,6 +99,9 @@ __device__ inline void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 }
 
+// Read for the last time: what else is in the cache is wanted more.
+__device__ inline uint4 load_last(const uint4* from) { return __ldcs(from); }
+
 // 16 bytes from global to shared memory, past the registers. What a thread copied, it sees after
 // wait_for_copies.
 __device__ inline void copy_async(SharedAddress to, const void* from) {

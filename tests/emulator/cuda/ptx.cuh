@@ -89,6 +89,10 @@ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Barrier* barri
 }
 
 inline void prefetch(const void*) {}
+template <class Unit>
+Unit load_last(const Unit* from) {
+  return *from;
+}
 inline void copy_async(SharedAddress to, const void* from) { std::memcpy(to, from, 16); }
 inline void copy_word_async(SharedAddress to, const void* from) { std::memcpy(to, from, 4); }
 inline void wait_for_copies() {}

@@ -51,8 +51,8 @@ void expect_sound(const RowsProblem& problem) {
   const int64_t rows_per_team =
       divide_up(divide_up(problem.rows, g.step_rows()), g.parts) * g.turns;
   const int64_t additions =
-      (g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team) +
-      2 + divide_up(g.crews, 4) - 1;
+      (g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team) + 2 +
+      divide_up(g.crews, 4) - 1;
   ASSERT_LE(additions, 2 * kChunkRows + 1);
 }
 

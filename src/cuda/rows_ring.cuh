@@ -117,6 +117,7 @@ class RowsRing {
       return;
     }
     if (!kPlain && !kShort && launch_.one_phase) {
+      __syncwarp();  // lane 0 wrote it
       const RowsSource source = source_;
       __syncwarp();
       if (lane_ == 0) {

@@ -1,6 +1,7 @@
 # What ./run and ./test share: installing packages and building a preset. Sourced, not run.
 #
-# Set by the caller: root (of the repository), install (yes or no), verbose (yes or no).
+# Set by the caller: root (of the repository), install (yes or no), verbose (yes or no), configure
+# (options for CMake).
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -55,14 +56,15 @@ show_progress() {
   if [[ -t 2 && $verbose == no ]]; then printf '\r\033[K' >&2; fi
 }
 
-# build_preset PRESET [TARGET...]: configures and builds into build/PRESET; quiet unless it fails.
+# build_preset PRESET [TARGET...]: configures, with the options in `configure`, and builds into
+# build/PRESET; quiet unless it fails.
 build_preset() {
   local preset=$1 log=$root/build/$1.log
   shift
   mkdir -p "$root/build"
   : >"$log"
   say "Building $preset in build/$preset"
-  if ! { (cd "$root" && cmake --preset "$preset" &&
+  if ! { (cd "$root" && cmake --preset "$preset" "${configure[@]}" &&
     cmake --build --preset "$preset" ${1:+--target "$@"}) 2>&1 | show_progress "$log"; }; then
     [[ $verbose == yes ]] || grep -v '^\[[0-9]*/[0-9]*\] [A-Z][a-z]*ing ' "$log" | tail -n 60 >&2
     say "Building $preset failed; the whole log is build/$preset.log"

@@ -53,7 +53,7 @@ void expect_sound(const RowsProblem& problem) {
   const int64_t additions =
       (g.chunked ? kChunkRows + divide_up(rows_per_team, kChunkRows) : rows_per_team) + 2 +
       divide_up(g.crews, 4) - 1;
-  ASSERT_LE(additions, 2 * kChunkRows + 1);
+  ASSERT_LE(additions, 2 * kChunkRows);
 }
 
 void expect_sound_deal(const RowsProblem& problem) {

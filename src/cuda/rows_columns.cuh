@@ -9,7 +9,7 @@
 namespace normgrad::cuda {
 
 // Each thread has some columns of its team, in fp32 over kChunkRows rows in registers, over
-// kMostChunks such chunks in shared memory and over the crews: 33 additions at most. From there on
+// kMostChunks such chunks in shared memory and over the crews: 31 additions at most. From there on
 // float64.
 template <class T, bool kRms, int kUnits, bool kShort>
 class RowsColumns {

@@ -89,7 +89,7 @@ struct RowsGeometry {
 // Column sums are fp32 over so many rows in registers, over so many such chunks in shared memory
 // and over the crews of a block, and float64 from there on.
 inline constexpr int kChunkRows = 16;
-inline constexpr int kMostChunks = 12;
+inline constexpr int kMostChunks = 10;
 
 // A row too long for any number of blocks has a `cluster` above kMaxCluster, and nothing else.
 RowsGeometry geometry_of(const RowsProblem& problem);

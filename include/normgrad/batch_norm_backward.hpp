@@ -28,6 +28,7 @@ struct BatchNormBackward {
   std::optional<Tensor> dx = {};  // shape of x; an absent output is not computed
   std::optional<Tensor> dgamma = {};
   std::optional<Tensor> dbeta = {};
+  bool accumulate = false;  // dgamma and dbeta are added to what is there
   OperandNames names = {};
 };
 

@@ -11,6 +11,9 @@
 
 namespace normgrad {
 
+struct LayerNorm;
+struct RmsNorm;
+struct BatchNorm;
 struct LayerNormBackward;
 struct RmsNormBackward;
 struct BatchNormBackward;
@@ -20,8 +23,8 @@ struct BatchNormElementwiseBackward;
 enum class Device { kCpu, kCuda };
 
 // The data of a call. A pointer is read only if the plan has that operand; pointers of empty
-// tensors may be null. dx may be exactly dy or x, with the same layout; no output may overlap
-// anything else.
+// tensors may be null. dx may be exactly dy, x or dh, and y and h exactly x or residual, with the
+// same layout; no output may overlap anything else.
 struct Buffers {
   const void* x = nullptr;
   const void* dy = nullptr;
@@ -35,6 +38,18 @@ struct Buffers {
   void* sum_dy = nullptr;
   void* sum_dy_xmu = nullptr;
   const void* count = nullptr;
+  // Of a gradient with a residual.
+  const void* dh = nullptr;
+  // Of the forward operators; what they save is what the gradients take.
+  const void* residual = nullptr;
+  const void* beta = nullptr;
+  void* y = nullptr;
+  void* h = nullptr;
+  void* x_hat = nullptr;
+  void* saved_mean = nullptr;
+  void* saved_spread = nullptr;
+  void* running_mean = nullptr;
+  void* running_variance = nullptr;
 };
 
 // What error sentences call the arguments; a front end with other names sets its own. The plan
@@ -51,6 +66,14 @@ struct OperandNames {
   const char* sum_dy = "sum_dy";
   const char* sum_dy_xmu = "sum_dy_xmu";
   const char* count = "count";
+  const char* dh = "dh";
+  const char* residual = "residual";
+  const char* beta = "beta";
+  const char* y = "y";
+  const char* h = "h";
+  const char* x_hat = "x_hat";
+  const char* running_mean = "running_mean";
+  const char* running_variance = "running_variance";
   const char* eps = "eps";
 };
 
@@ -60,6 +83,9 @@ class NORMGRAD_EXPORT Plan {
   Plan() = default;
 
   // Throws Error when the call is refused.
+  explicit Plan(const LayerNorm& call, Device device = Device::kCpu);
+  explicit Plan(const RmsNorm& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNorm& call, Device device = Device::kCpu);
   explicit Plan(const LayerNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const RmsNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const BatchNormBackward& call, Device device = Device::kCpu);
@@ -67,6 +93,9 @@ class NORMGRAD_EXPORT Plan {
   explicit Plan(const BatchNormElementwiseBackward& call, Device device = Device::kCpu);
 
   // The same without exceptions: `plan` is changed only on success.
+  static Status create(const LayerNorm& call, Device device, Plan& plan) noexcept;
+  static Status create(const RmsNorm& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNorm& call, Device device, Plan& plan) noexcept;
   static Status create(const LayerNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const RmsNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const BatchNormBackward& call, Device device, Plan& plan) noexcept;
@@ -81,8 +110,9 @@ class NORMGRAD_EXPORT Plan {
   // operands that pass through workspace.
   std::string kernel() const;
 
-  // Overwrites the outputs. Allocates nothing, waits for nothing; on a GPU the work is queued on
-  // `stream` (null: the legacy default stream). A refused call changes no byte of any output.
+  // Overwrites the outputs, but for what it adds to or moves. Allocates nothing, waits for nothing;
+  // on a GPU the work is queued on `stream` (null: the legacy default stream). A refused call
+  // changes no byte of any output.
   Status execute(const Buffers& buffers, void* workspace, size_t workspace_size,
                  void* stream = nullptr) const noexcept;
 

@@ -18,6 +18,11 @@ Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   return {};
 }
 
+template <class Problem>
+Status refuse(const Problem&, Kernel<Problem>&) {
+  return {Code::kUnsupportedDevice, "not there yet"};
+}
+
 // Channels that lie side by side without a length to walk along are columns, too.
 template <int64_t kTarget>
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
@@ -32,7 +37,13 @@ Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& 
 
 template <int64_t kTarget>
 constexpr Backend make_backend(const char* name) {
-  return {name, Device::kCpu, &choose_rows<kTarget>, &choose_channels<kTarget>, &copy};
+  return {name,
+          Device::kCpu,
+          &refuse<RowsForwardProblem>,
+          &refuse<ChannelsForwardProblem>,
+          &choose_rows<kTarget>,
+          &choose_channels<kTarget>,
+          &copy};
 }
 
 constexpr struct {

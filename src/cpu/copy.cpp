@@ -95,7 +95,7 @@ class Tiling {
 };
 
 template <class From, class To>
-void copy_tile(const Tiling& tiling, int64_t number, const From* from, To* to) {
+void copy_tile(const Tiling& tiling, int64_t number, float offset, const From* from, To* to) {
   const Tiling::Tile tile = tiling.tile(number);
   const Axis &inner = tiling.inner, &across = tiling.across;
   const int64_t inner_end = std::min(tile.inner_begin + inner.tile, inner.extent);
@@ -104,7 +104,11 @@ void copy_tile(const Tiling& tiling, int64_t number, const From* from, To* to) {
     const From* source = from + tile.from + a * across.from;
     To* target = to + tile.to + a * across.to;
     for (int64_t i = tile.inner_begin; i < inner_end; ++i) {
-      target[i * inner.to] = convert<To>(source[i * inner.from]);
+      To& element = target[i * inner.to];
+      element = convert<To>(source[i * inner.from]);
+      if constexpr (std::is_same_v<To, float>) {
+        if (offset != 0) element += offset;
+      }
     }
   }
 }
@@ -117,7 +121,9 @@ void copy_tiles(const CopyProblem& problem, const From* from, To* to) {
   parallel_for(tiling.tasks, bytes, [&](int64_t task) {
     const int64_t begin = task * tiling.tiles_per_task;
     const int64_t end = std::min(begin + tiling.tiles_per_task, tiling.tiles);
-    for (int64_t tile = begin; tile < end; ++tile) copy_tile(tiling, tile, from, to);
+    for (int64_t tile = begin; tile < end; ++tile) {
+      copy_tile(tiling, tile, problem.offset, from, to);
+    }
   });
 }
 

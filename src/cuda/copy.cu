@@ -36,7 +36,11 @@ __global__ void copy_kernel(const __grid_constant__ CopyProblem problem, int64_t
       source += index * problem.from[axis];
       target += index * problem.to[axis];
     }
-    to[target] = convert<To>(from[source]);
+    To element = convert<To>(from[source]);
+    if constexpr (std::is_same_v<To, float>) {
+      if (problem.offset != 0) element += problem.offset;
+    }
+    to[target] = element;
   }
 }
 

@@ -20,6 +20,8 @@ struct Kernel {
 struct Backend {
   const char* name;  // "cpu:avx3"
   Device device;
+  Status (*rows_forward)(const RowsForwardProblem&, Kernel<RowsForwardProblem>&);
+  Status (*channels_forward)(const ChannelsForwardProblem&, Kernel<ChannelsForwardProblem>&);
   Status (*rows)(const RowsProblem&, Kernel<RowsProblem>&);
   Status (*channels)(const ChannelsProblem&, Kernel<ChannelsProblem>&);
   Status (*copy)(const CopyProblem&, const void* from, void* to, void* stream);

@@ -21,7 +21,8 @@ Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared)
       check_eps(call.names.eps, call.eps, call.statistics == Statistics::kMeanVariance));
 
   prepared.operands = operands_of(call);
-  return prepare_rows(statistics, call.eps, call.normalized_axes, device, prepared);
+  return prepare_rows({statistics, call.eps, call.gamma_offset, call.normalized_axes}, device,
+                      prepared);
 }
 
 }  // namespace normgrad

@@ -14,10 +14,16 @@ Status check_types(const Operands& operands) {
       return {Code::kBadDType, std::string(operand.name) + ": expected f32, f16 or bf16, got i32"};
     }
   }
-  const DType expected = operands.x.tensor.dtype, dy = operands.dy.tensor.dtype;
-  if (dy == expected) return {};
-  return {Code::kBadDType, std::string(operands.dy.name) + ": expected " + name_of(expected) +
-                               " like " + operands.x.name + ", got " + name_of(dy)};
+  const DType expected = operands.x.tensor.dtype;
+  for (const Operand Operands::*like_x : {&Operands::dy, &Operands::dh, &Operands::residual,
+                                          &Operands::y, &Operands::h, &Operands::x_hat}) {
+    const Operand& operand = operands.*like_x;
+    if (!operand.present || operand.tensor.dtype == expected) continue;
+    return {Code::kBadDType, std::string(operand.name) + ": expected " + name_of(expected) +
+                                 " like " + operands.x.name + ", got " +
+                                 name_of(operand.tensor.dtype)};
+  }
+  return {};
 }
 
 Status check_shapes(Operands& operands) {
@@ -25,7 +31,8 @@ Status check_shapes(Operands& operands) {
     Operand& operand = operands.*role.operand;
     if (operand.present) NORMGRAD_RETURN_IF_ERROR(check_shape(operand.name, operand.tensor));
   }
-  for (const Operand* operand : {&operands.dy, &operands.dx}) {
+  for (const Operand* operand : {&operands.dy, &operands.dx, &operands.dh, &operands.residual,
+                                 &operands.y, &operands.h, &operands.x_hat}) {
     const std::vector<int64_t>& shape = operands.x.tensor.shape;
     if (!operand->present || operand->tensor.shape == shape) continue;
     return {Code::kBadShape, std::string(operand->name) + ": expected shape " + to_string(shape) +
@@ -66,6 +73,14 @@ Status check_eps(const char* name, double eps, bool used) {
   return {};
 }
 
+Status check_offset(double offset) {
+  if (std::isfinite(offset)) return {};
+  return {Code::kBadArgument,
+          std::string("gamma_offset: expected a finite value, got ") + (std::isnan(offset) ? "nan"
+                                                                        : offset > 0       ? "inf"
+                                                                                     : "-inf")};
+}
+
 DType data_type(const Operands& operands) {
   const DType x = operands.x.tensor.dtype;
   return operands.dx.present && operands.dx.tensor.dtype != x ? DType::kF32 : x;
@@ -80,7 +95,15 @@ void see(Operand& operand, DType dtype, std::span<const int64_t> shape) {
 Vector see_vector(Operand& operand, int64_t size) {
   if (!operand.present) return {};
   see(operand, operand.tensor.dtype, {&size, 1});
-  return {true, operand.view.dtype, operand.view.strides[0]};
+  return {true, operand.view.dtype, operand.view.strides[0], operand.updated};
+}
+
+Vector see_gamma(Operand& gamma, double offset, int64_t size) {
+  if (!gamma.present || offset == 0) return see_vector(gamma, size);
+  gamma.staged = true;
+  gamma.offset = static_cast<float>(offset);
+  gamma.view = contiguous_view(DType::kF32, {&size, 1});
+  return {true, DType::kF32};
 }
 
 }  // namespace normgrad

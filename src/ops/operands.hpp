@@ -18,14 +18,17 @@ struct Operand {
   const char* name = "";
   bool present = false;
   bool output = false;
+  bool updated = false;  // an output that is read first
   Tensor tensor;
   Extent extent;
   View view;            // what the kernel sees
   bool staged = false;  // it sees a copy in the workspace
+  float offset = 0;     // to which this is added
 };
 
 struct Operands {
-  Operand x, dy, gamma, mean, spread, dx, dgamma, dbeta, sum_dy, sum_dy_xmu, count;
+  Operand x, dy, gamma, mean, spread, dx, dgamma, dbeta, sum_dy, sum_dy_xmu, count, dh;
+  Operand residual, beta, y, h, x_hat, saved_mean, saved_spread, running_mean, running_variance;
 };
 
 // Which pointer of a call belongs to which operand.
@@ -47,7 +50,7 @@ struct Role {
 };
 
 // In the order in which errors are reported.
-inline constexpr std::array<Role, 11> kRoles = {{
+inline constexpr std::array<Role, 21> kRoles = {{
     {&Operands::x, &Buffers::x, nullptr},
     {&Operands::dy, &Buffers::dy, nullptr},
     {&Operands::gamma, &Buffers::gamma, nullptr},
@@ -59,6 +62,16 @@ inline constexpr std::array<Role, 11> kRoles = {{
     {&Operands::sum_dy, nullptr, &Buffers::sum_dy},
     {&Operands::sum_dy_xmu, nullptr, &Buffers::sum_dy_xmu},
     {&Operands::count, &Buffers::count, nullptr},
+    {&Operands::dh, &Buffers::dh, nullptr},
+    {&Operands::residual, &Buffers::residual, nullptr},
+    {&Operands::beta, &Buffers::beta, nullptr},
+    {&Operands::y, nullptr, &Buffers::y},
+    {&Operands::h, nullptr, &Buffers::h},
+    {&Operands::x_hat, nullptr, &Buffers::x_hat},
+    {&Operands::saved_mean, nullptr, &Buffers::saved_mean},
+    {&Operands::saved_spread, nullptr, &Buffers::saved_spread},
+    {&Operands::running_mean, nullptr, &Buffers::running_mean},
+    {&Operands::running_variance, nullptr, &Buffers::running_variance},
 }};
 
 // The operands of a call: their tensors where present, and their names in any case.
@@ -74,27 +87,48 @@ Operands operands_of(const Call& call) {
   Operands o;
   const OperandNames& names = call.names;
   set(o.x, names.x, call.x, false);
-  set(o.dy, names.dy, call.dy, false);
   // Not every operator has all of these.
   if constexpr (requires { call.gamma; }) set(o.gamma, names.gamma, call.gamma, false);
-  if constexpr (requires { call.mean; }) set(o.mean, names.mean, call.mean, false);
-  set(o.spread, names.spread, call.spread, false);
-  if constexpr (requires { call.dx; }) set(o.dx, names.dx, call.dx, true);
-  if constexpr (requires { call.dgamma; }) set(o.dgamma, names.dgamma, call.dgamma, true);
-  if constexpr (requires { call.dbeta; }) set(o.dbeta, names.dbeta, call.dbeta, true);
-  if constexpr (requires { call.sum_dy; }) {
-    constexpr bool given = requires { call.count; };
-    set(o.sum_dy, names.sum_dy, call.sum_dy, !given);
-    set(o.sum_dy_xmu, names.sum_dy_xmu, call.sum_dy_xmu, !given);
-    if constexpr (given) set(o.count, names.count, call.count, false);
+  if constexpr (requires { call.y; }) {
+    if constexpr (requires { call.residual; }) {
+      set(o.residual, names.residual, call.residual, false);
+      set(o.h, names.h, call.h, true);
+    }
+    if constexpr (requires { call.beta; }) set(o.beta, names.beta, call.beta, false);
+    set(o.y, names.y, call.y, true);
+    if constexpr (requires { call.x_hat; }) set(o.x_hat, names.x_hat, call.x_hat, true);
+    if constexpr (requires { call.mean; }) set(o.saved_mean, names.mean, call.mean, true);
+    set(o.saved_spread, names.spread, call.spread, true);
+    if constexpr (requires { call.running_mean; }) {
+      const bool moves = !call.frozen;
+      set(o.running_mean, names.running_mean, call.running_mean, moves);
+      set(o.running_variance, names.running_variance, call.running_variance, moves);
+      o.running_mean.updated = o.running_variance.updated = moves;
+    }
+  } else {
+    set(o.dy, names.dy, call.dy, false);
+    if constexpr (requires { call.mean; }) set(o.mean, names.mean, call.mean, false);
+    set(o.spread, names.spread, call.spread, false);
+    if constexpr (requires { call.dh; }) set(o.dh, names.dh, call.dh, false);
+    if constexpr (requires { call.dx; }) set(o.dx, names.dx, call.dx, true);
+    if constexpr (requires { call.dgamma; }) set(o.dgamma, names.dgamma, call.dgamma, true);
+    if constexpr (requires { call.dbeta; }) set(o.dbeta, names.dbeta, call.dbeta, true);
+    if constexpr (requires { call.sum_dy; }) {
+      constexpr bool given = requires { call.count; };
+      set(o.sum_dy, names.sum_dy, call.sum_dy, !given);
+      set(o.sum_dy_xmu, names.sum_dy_xmu, call.sum_dy_xmu, !given);
+      if constexpr (given) set(o.count, names.count, call.count, false);
+    }
+    if constexpr (requires { call.accumulate; })
+      o.dgamma.updated = o.dbeta.updated = call.accumulate;
   }
   return o;
 }
 
-// All are floats, but for the count; dy has the type of x.
+// All are floats, but for the count; what has the shape of x has its type, too, but for dx.
 Status check_types(const Operands& operands);
 
-// Every operand by itself (rank, overflow), then dy and dx against the shape of x.
+// Every operand by itself (rank, overflow), then those of the shape of x against it.
 Status check_shapes(Operands& operands);
 
 // Every operand by itself; fills in the extents.
@@ -106,6 +140,9 @@ Status expect_count(const Operand& operand, int64_t count, const char* what);
 // eps is finite and not negative; where it is not `used`, it has to be 0.
 Status check_eps(const char* name, double eps, bool used);
 
+// The offset of gamma is finite.
+Status check_offset(double offset);
+
 // The type that kernels compute x, dy and dx in: that of x, or float32 where dx has another.
 DType data_type(const Operands& operands);
 
@@ -115,6 +152,9 @@ void see(Operand& operand, DType dtype, std::span<const int64_t> shape);
 
 // A one-dimensional operand, of its own type.
 Vector see_vector(Operand& operand, int64_t size);
+
+// gamma + offset: a copy, unless the offset is 0.
+Vector see_gamma(Operand& gamma, double offset, int64_t size);
 
 }  // namespace normgrad
 

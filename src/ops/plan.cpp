@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "normgrad/normgrad.hpp"
 #include "ops/prepare.hpp"
@@ -60,10 +61,19 @@ bool same_layout(const Tensor& a, const Tensor& b) {
   return true;
 }
 
-// dx may lie exactly on dy or on x: kernels read each element of both before they write it.
+// Where outputs may lie: kernels read each element there before they write it.
 bool in_place(const Operands& o, const Bound& a, const Bound& b) {
-  return a.operand == &o.dx && (b.operand == &o.dy || b.operand == &o.x) && a.data == b.data &&
-         same_layout(a.operand->tensor, b.operand->tensor);
+  constexpr std::pair<Operand Operands::*, Operand Operands::*> kAllowed[] = {
+      {&Operands::dx, &Operands::dy},      {&Operands::dx, &Operands::x},
+      {&Operands::dx, &Operands::dh},      {&Operands::y, &Operands::x},
+      {&Operands::y, &Operands::residual}, {&Operands::h, &Operands::x},
+      {&Operands::h, &Operands::residual}};
+  for (const auto& [output, input] : kAllowed) {
+    if (a.operand == &(o.*output) && b.operand == &(o.*input)) {
+      return a.data == b.data && same_layout(a.operand->tensor, b.operand->tensor);
+    }
+  }
+  return false;
 }
 
 Status check_overlaps(const Operands& o, const BoundOperands& operands) {
@@ -121,6 +131,15 @@ Status Plan::make(const Call& call, Device device, Plan& plan) noexcept try {
   return {Code::kInternal, "out of memory"};
 }
 
+Status Plan::create(const LayerNorm& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const RmsNorm& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const BatchNorm& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
 Status Plan::create(const LayerNormBackward& call, Device device, Plan& plan) noexcept {
   return make(call, device, plan);
 }
@@ -137,6 +156,9 @@ Status Plan::create(const BatchNormElementwiseBackward& call, Device device, Pla
   return make(call, device, plan);
 }
 
+Plan::Plan(const LayerNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
+Plan::Plan(const RmsNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
+Plan::Plan(const BatchNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
 Plan::Plan(const LayerNormBackward& call, Device device) {
   throw_if_error(make(call, device, *this));
 }

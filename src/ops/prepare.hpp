@@ -19,15 +19,37 @@ struct Prepared {
 };
 
 // One per operator: check the arguments in the order types, shapes, strides, then bind a kernel.
+Status prepare(const LayerNorm& call, Device device, Prepared& prepared);
+Status prepare(const RmsNorm& call, Device device, Prepared& prepared);
+Status prepare(const BatchNorm& call, Device device, Prepared& prepared);
 Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const RmsNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const BatchNormReduceBackward& call, Device device, Prepared& prepared);
 Status prepare(const BatchNormElementwiseBackward& call, Device device, Prepared& prepared);
 
-// LayerNorm and RMSNorm from the operands on: a problem of rows.
-Status prepare_rows(RowStatistics statistics, double eps, int normalized_axes, Device device,
-                    Prepared& prepared);
+// LayerNorm and RMSNorm from the operands on: what is not an operand, and problems of rows.
+struct RowsForward {
+  bool rms = false;
+  Statistics statistics = Statistics::kMeanRstd;
+  double eps = 0, gamma_offset = 0;
+  int normalized_axes = 1;
+  const char* eps_name = "";
+};
+Status prepare_rows_forward(const RowsForward& call, Device device, Prepared& prepared);
+
+struct RowsBackward {
+  RowStatistics statistics = RowStatistics::kMeanRstd;
+  double eps = 0, gamma_offset = 0;
+  int normalized_axes = 1;
+};
+Status prepare_rows(const RowsBackward& call, Device device, Prepared& prepared);
+
+// BatchNorm from the operands on. `problem` has what is not an operand.
+Status prepare_channels_forward(ChannelsForwardProblem problem, int channel_axis, Device device,
+                                Prepared& prepared);
+Status prepare_channels(ChannelsProblem problem, int channel_axis, Device device,
+                        Prepared& prepared);
 
 // Takes the kernel that one entry of the backend's table offers for the problem. `empty`: there is
 // nothing to write, so the plan gets no kernel.

@@ -1,5 +1,6 @@
-// The canonical problems: two that compute, and a copy. Every call of every front end is reduced to
-// them, so a backend knows nothing of operators, ranks or dialects. Strides are in elements.
+// The canonical problems: two operators, their gradients, and a copy. Every call of every front end
+// is reduced to them, so a backend knows nothing of operators, ranks or dialects. Strides are in
+// elements.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@ struct Vector {
   bool present = false;
   DType dtype = DType::kF32;
   int64_t stride = 1;
+  bool accumulate = false;  // an output: added to what is there
 };
 
 enum class RowStatistics {
@@ -29,27 +31,43 @@ constexpr bool is_rms(RowStatistics statistics) {
   return statistics == RowStatistics::kFromX || statistics == RowStatistics::kRstd;
 }
 
-// LayerNorm and RMSNorm: rows x cols, the columns contiguous. The rows are the points of a grid of
-// at most kMaxLead axes (the leading axes, merged where all tensors allow it: nearly always into
-// one).
-struct RowsProblem {
+// Rows x cols, the columns contiguous. The rows are the points of a grid of at most kMaxLead axes
+// (the leading axes, merged where all tensors allow it: nearly always into one).
+struct RowsShape {
   static constexpr int kMaxLead = 7;
   using LeadStrides = std::array<int64_t, kMaxLead>;
 
-  struct RowScalar {
-    DType dtype = DType::kF32;
-    LeadStrides lead{};
-  };
-
-  DType dtype = DType::kF32;  // of x, dy and dx
+  DType dtype = DType::kF32;  // of what has rows and columns
   int64_t rows = 0, cols = 0;
   int lead_rank = 0;
   LeadStrides lead_extent{};
-  LeadStrides x{}, dy{}, dx{};
+
+  // A statistic, one value per row.
+  struct RowScalar {
+    bool present = false;
+    DType dtype = DType::kF32;
+    LeadStrides lead{};
+  };
+};
+
+// LayerNorm and RMSNorm.
+struct RowsForwardProblem : RowsShape {
+  bool rms = false;  // mean = 0
+  LeadStrides x{}, residual{}, y{}, h{}, x_hat{};
+  bool has_residual = false, has_y = false, has_h = false, has_x_hat = false;
+  RowScalar mean, spread;
+  Statistics statistics = Statistics::kMeanRstd;  // what spread is
+  double eps = 0;
+  Vector gamma, beta;
+};
+
+// Their gradients.
+struct RowsProblem : RowsShape {
+  LeadStrides x{}, dy{}, dx{}, dh{};
   RowStatistics statistics = RowStatistics::kMeanRstd;
   RowScalar mean, spread;
   double eps = 0;
-  bool has_dx = false;
+  bool has_dx = false, has_dh = false;
   Vector gamma, dgamma, dbeta;
 };
 
@@ -60,14 +78,37 @@ enum class ChannelsStep {
   kElementwise,  // dx from given sums
 };
 
-// BatchNorm: samples x channels x length, contiguous along the length or along the channels.
-struct ChannelsProblem {
+// Samples x channels x length, contiguous along the length or along the channels.
+struct ChannelsShape {
   struct Strides {
     int64_t sample, channel, position;
   };
 
-  DType dtype = DType::kF32;  // of x, dy and dx
+  DType dtype = DType::kF32;  // of what has samples, channels and a length
   int64_t samples = 0, channels = 0, length = 0;
+};
+
+// BatchNorm. Statistics of no elements are saved as 0.
+struct ChannelsForwardProblem : ChannelsShape {
+  Strides x{}, y{};
+  bool has_y = false;
+  bool frozen = false;          // running_mean and running_variance are the statistics
+  bool spread_is_rstd = false;  // else biased variance
+  double eps = 0, momentum = 0;
+  Vector gamma, beta, mean, spread, running_mean, running_variance;
+
+  // Whether x and y (if there) step by 1 along the axis.
+  bool contiguous_along_length() const { return length <= 1 || all_unit(&Strides::position); }
+  bool contiguous_along_channels() const { return channels <= 1 || all_unit(&Strides::channel); }
+
+ private:
+  bool all_unit(int64_t Strides::*stride) const {
+    return x.*stride == 1 && (!has_y || y.*stride == 1);
+  }
+};
+
+// Its gradient.
+struct ChannelsProblem : ChannelsShape {
   Strides x{}, dy{}, dx{};
   bool spread_is_rstd = false;  // else biased variance
   Vector mean, spread;
@@ -91,7 +132,7 @@ struct ChannelsProblem {
 };
 
 // A tensor on its way into the workspace or out of it, axis by axis. Either both types are the
-// same, or one is float32.
+// same, or one is float32. On its way to float32 a number may be added to each element.
 struct CopyProblem {
   static constexpr int kMaxRank = 8;
   using Axes = std::array<int64_t, kMaxRank>;
@@ -99,6 +140,7 @@ struct CopyProblem {
   DType from_dtype = DType::kF32, to_dtype = DType::kF32;
   int rank = 0;
   Axes extents{}, from{}, to{};
+  float offset = 0;
 };
 
 }  // namespace normgrad

@@ -7,14 +7,15 @@
 namespace normgrad {
 namespace {
 
-// From the operand to the kernel's view of it or, for an output, back. Axes of extent 1 are
-// dropped, and neighbours without a gap on either side are one.
-CopyProblem copy_of(const Operand& operand) {
+// From the operand to the kernel's view of it, or back. Axes of extent 1 are dropped, and
+// neighbours without a gap on either side are one.
+CopyProblem copy_of(const Operand& operand, bool back) {
   View outside = view_of(operand.tensor), inside;
   // The kernel's shape merges axes of the operand's, and copies have no gaps: this cannot fail.
   reshape(operand.view, {outside.extents.data(), static_cast<size_t>(outside.rank)}, inside);
-  if (operand.output) std::swap(outside, inside);
+  if (back) std::swap(outside, inside);
   CopyProblem problem{.from_dtype = outside.dtype, .to_dtype = inside.dtype};
+  problem.offset = operand.offset;
   int& rank = problem.rank;
   for (int axis = 0; axis < outside.rank; ++axis) {
     const int64_t extent = outside.extents[axis];
@@ -43,7 +44,8 @@ Status Staging::plan(const Operands& operands, size_t& workspace, std::string& k
               std::string(operand.name) + ": its copy needs more than 2^63 - 1 bytes of workspace"};
     }
     workspace = offset + elements * size_of(operand.view.dtype);
-    stages_.push_back({role, operand.output, copy_of(operand), offset});
+    stages_.push_back({role, !operand.output || operand.updated, operand.output,
+                       copy_of(operand, false), copy_of(operand, true), offset});
     kernel += std::string(", copy of ") + operand.name;
   }
   return {};
@@ -52,7 +54,7 @@ Status Staging::plan(const Operands& operands, size_t& workspace, std::string& k
 Status Staging::copy_in(Copy copy, Buffers& buffers, void* workspace, void* stream) const {
   for (const Stage& stage : stages_) {
     void* inside = static_cast<char*>(workspace) + stage.offset;
-    if (!stage.output) {
+    if (stage.in) {
       NORMGRAD_RETURN_IF_ERROR(copy(stage.problem, stage.role.data(buffers), inside, stream));
     }
     stage.role.set(buffers, inside);
@@ -62,10 +64,10 @@ Status Staging::copy_in(Copy copy, Buffers& buffers, void* workspace, void* stre
 
 Status Staging::copy_out(Copy copy, const Buffers& buffers, void* workspace, void* stream) const {
   for (const Stage& stage : stages_) {
-    if (!stage.output) continue;
+    if (!stage.out) continue;
     const void* inside = static_cast<char*>(workspace) + stage.offset;
     void* outside = const_cast<void*>(stage.role.data(buffers));
-    NORMGRAD_RETURN_IF_ERROR(copy(stage.problem, inside, outside, stream));
+    NORMGRAD_RETURN_IF_ERROR(copy(stage.back, inside, outside, stream));
   }
   return {};
 }

@@ -26,8 +26,8 @@ class Staging {
  private:
   struct Stage {
     Role role;
-    bool output;
-    CopyProblem problem;
+    bool in, out;  // whether it is copied before the kernel, and after it
+    CopyProblem problem, back;
     size_t offset;  // of the copy in the workspace
   };
   std::vector<Stage> stages_;

@@ -59,10 +59,6 @@ def spread_out(wanted: list[bool], gradients: list[Tensor]) -> list[Optional[Ten
     return [next(present) if want else None for want in wanted]
 
 
-def _is_zero(gradient: Optional[Tensor]) -> bool:
-    return gradient is None
-
-
 # LayerNorm
 
 

@@ -26,7 +26,11 @@ _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _ours(x: Tensor) -> bool:
-    return x.dtype in _DTYPES and (x.is_cpu or x.is_cuda) and not _is_transformed(x)
+    return (
+        x.dtype in _DTYPES
+        and (x.is_cpu or x.is_cuda)
+        and (torch.compiler.is_compiling() or not _is_transformed(x))
+    )
 
 
 def _direct(x: Tensor) -> bool:

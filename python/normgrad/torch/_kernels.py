@@ -65,7 +65,7 @@ def _per_channel(x: Tensor) -> Tensor:
 def _per_column(x: Tensor, gamma: Optional[Tensor], axes: int) -> Tensor:
     if gamma is not None:
         return _contiguous_like(gamma)
-    return x.new_empty(x.shape[-axes:])
+    return x.new_empty(x.shape[-axes:], dtype=torch.float32)
 
 
 def layer_norm_outputs(
@@ -255,7 +255,7 @@ def batch_norm_backward_outputs(
     return (
         torch.empty_like(x) if wanted[0] else None,
         *(
-            (x.new_empty(x.shape[1:2]) if gamma is None else _contiguous_like(gamma))
+            (_per_channel(x) if gamma is None else _contiguous_like(gamma))
             if want
             else None
             for want in wanted[1:]

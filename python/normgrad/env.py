@@ -58,9 +58,15 @@ def describe() -> str:
         ("system", platform.platform()),
         ("processor", f"{_processor()}, {len(os.sched_getaffinity(0))} usable cores"),
         *_devices(),
-        *((package, _version(package)) for package in ("numpy", "ml_dtypes", "torch", "jax", "cupy")),
-        *((name, value) for name, value in sorted(os.environ.items())
-          if name.startswith(("NORMGRAD_", "OMP_", "GOMP_", "CUDA_"))),
+        *(
+            (package, _version(package))
+            for package in ("numpy", "ml_dtypes", "torch", "jax", "cupy")
+        ),
+        *(
+            (name, value)
+            for name, value in sorted(os.environ.items())
+            if name.startswith(("NORMGRAD_", "OMP_", "GOMP_", "CUDA_"))
+        ),
     ]
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:{width}}  {value}" for name, value in facts)

@@ -149,9 +149,9 @@ def layer_norm(
 ) -> Array:
     """LayerNorm over the last ``normalized_axes`` axes, with its gradient::
 
-        y  = x_hat * (gamma + gamma_offset) + beta,  x_hat = (x - mean) / sqrt(variance + eps)
-        dx = r * (g - mean(g) - x_hat * mean(g * x_hat)),  g = dy * (gamma + gamma_offset)
-        dgamma = sum of dy * x_hat,  dbeta = sum of dy
+    y  = x_hat * (gamma + gamma_offset) + beta,  x_hat = (x - mean) / sqrt(variance + eps)
+    dx = r * (g - mean(g) - x_hat * mean(g * x_hat)),  g = dy * (gamma + gamma_offset)
+    dgamma = sum of dy * x_hat,  dbeta = sum of dy
     """
     scalars = _row_scalars(eps, gamma_offset, normalized_axes)
     return _rows_norm("layer_norm", scalars, x, None, gamma, beta)
@@ -183,9 +183,9 @@ def rms_norm(
 ) -> Array:
     """RMSNorm over the last ``normalized_axes`` axes, with its gradient::
 
-        y  = x_hat * (gamma + gamma_offset),  x_hat = x * r,  r = 1 / sqrt(mean(x^2) + eps)
-        dx = r * (g - x_hat * mean(g * x_hat)),  g = dy * (gamma + gamma_offset)
-        dgamma = sum of dy * x_hat
+    y  = x_hat * (gamma + gamma_offset),  x_hat = x * r,  r = 1 / sqrt(mean(x^2) + eps)
+    dx = r * (g - x_hat * mean(g * x_hat)),  g = dy * (gamma + gamma_offset)
+    dgamma = sum of dy * x_hat
     """
     scalars = _row_scalars(eps, gamma_offset, normalized_axes)
     return _rows_norm("rms_norm", scalars, x, None, gamma, None)
@@ -220,7 +220,9 @@ def _batch(scalars, x, gamma, beta, running_mean, running_variance, save):  # ty
         ("y", *moved, *statistics),
     )
     new = tuple(results[1:3]) if moved else (running_mean, running_variance)
-    kept = (running_mean, running_variance) if options["frozen"] else tuple(results[1 + len(moved) :])
+    kept = (
+        (running_mean, running_variance) if options["frozen"] else tuple(results[1 + len(moved) :])
+    )
     return (results[0], *new), (x, gamma, beta, running_mean, running_variance, *kept)
 
 

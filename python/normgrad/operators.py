@@ -107,9 +107,11 @@ def _call(
             raise ArgumentError(
                 f"out: expected arrays for {', '.join(names)}, got one for '{next(iter(given))}'"
             )
-        if scalars.get("accumulate") and (missing := [
-            name for name in names if name in ("dgamma", "dbeta") and name not in (out or {})
-        ]):
+        if scalars.get("accumulate") and (
+            missing := [
+                name for name in names if name in ("dgamma", "dbeta") and name not in (out or {})
+            ]
+        ):
             raise ArgumentError(f"accumulate: expected '{missing[0]}' in out, to be added to")
         getattr(_core, op)(
             **operands, **scalars, allocate=framework.allocate(x), stream=framework.stream(x)

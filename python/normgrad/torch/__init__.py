@@ -48,13 +48,8 @@ def patch(model: torch.nn.Module) -> Patch:
     """
     from .. import nn
 
-    classes = {
-        getattr(torch.nn, name): getattr(nn, name)
-        for name in nn.__all__
-    }
-    swapped = [
-        (module, type(module)) for module in model.modules() if type(module) in classes
-    ]
+    classes = {getattr(torch.nn, name): getattr(nn, name) for name in nn.__all__}
+    swapped = [(module, type(module)) for module in model.modules() if type(module) in classes]
     for module, before in swapped:
         module.__class__ = classes[before]
     return Patch(swapped)

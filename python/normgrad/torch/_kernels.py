@@ -142,9 +142,7 @@ def rms_norm(
     return y, h, rstd
 
 
-def batch_norm_outputs(
-    x: Tensor, save: bool
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+def batch_norm_outputs(x: Tensor, save: bool) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """y lies in memory as x does, so that channels_last stays channels_last."""
     return (
         torch.empty_like(x),
@@ -255,9 +253,7 @@ def batch_norm_backward_outputs(
     return (
         torch.empty_like(x) if wanted[0] else None,
         *(
-            (_per_channel(x) if gamma is None else _contiguous_like(gamma))
-            if want
-            else None
+            (_per_channel(x) if gamma is None else _contiguous_like(gamma)) if want else None
             for want in wanted[1:]
         ),
     )

@@ -17,9 +17,7 @@ from . import _kernels
 _library = torch.library.Library("normgrad", "DEF")
 
 
-def _define(
-    schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]
-) -> None:
+def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
     name = schema.partition("(")[0]
     _library.define(schema)
     for key in ("CPU", "CUDA"):
@@ -63,9 +61,7 @@ def spread_out(wanted: list[bool], gradients: list[Tensor]) -> list[Optional[Ten
 
 
 def _layer_norm(x, residual, gamma, beta, axes, eps, gamma_offset):  # type: ignore
-    y, h, mean, rstd = _kernels.layer_norm(
-        x, residual, gamma, beta, axes, eps, gamma_offset, True
-    )
+    y, h, mean, rstd = _kernels.layer_norm(x, residual, gamma, beta, axes, eps, gamma_offset, True)
     return y, _nothing(x) if h is None else h, mean, rstd
 
 

@@ -197,9 +197,7 @@ def batch_norm(
     :math:`dx = \gamma r\, dy`; :math:`d\gamma = \sum dy\, \hat x`, :math:`d\beta = \sum dy`.
     """
     if not _ours(input):
-        return F.batch_norm(
-            input, running_mean, running_var, weight, bias, training, momentum, eps
-        )
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     frozen = not training
     if training:
         if input.numel() == input.shape[1] and input.dim() > 1:

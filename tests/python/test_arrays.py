@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -280,6 +282,18 @@ def test_more_shapes_than_the_cache_holds():
     for cols in range(1, 4500):
         y = normgrad.rms_norm(x[:, :cols])
     close(y, x[:, :4499] / np.sqrt((x[:, :4499].astype("float64") ** 2).mean() + 1e-5))
+
+
+def test_package_is_whole():
+    """What is loaded beside NumPy's and Python's own libraries comes from the package."""
+    folder = pathlib.Path(normgrad.__file__).parent.resolve()
+    for name in ("py.typed", "_core.pyi", "_xla.pyi"):
+        assert (folder / name).exists()
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        loaded = {line.split()[-1] for line in maps if re.search("libnormgrad|libhwy|_core", line)}
+    ours = {pathlib.Path(path) for path in loaded if "numpy" not in path}
+    assert {path.name.partition(".")[0] for path in ours} >= {"libnormgrad", "_core"}
+    assert {path.parent for path in ours} == {folder}
 
 
 def test_env_says_what_a_report_needs():

@@ -13,13 +13,15 @@ class CaseTable : public testing::TestWithParam<std::tuple<Op, std::string>> {};
 TEST_P(CaseTable, EveryCaseIsWithinItsBound) {
   const auto& [op, implementation] = GetParam();
   setenv("NORMGRAD_IMPL", implementation.c_str(), 1);
-  for (const Case& description : cases(op, /*long_mode=*/false)) {
-    Instance instance(description);
-    const Status status = run_native(instance.call(), instance.buffers());
+  const auto check = [](const Case& description, AnyInstance&& instance) {
+    const Status status = run_on(instance, Device::kCpu);
     ASSERT_TRUE(status.ok()) << description.name << ": " << status.message();
-    const Instance::Report report = instance.check();
+    const Report report = instance.check();
     EXPECT_TRUE(report.ok) << description.name << ": " << report.why;
-  }
+  };
+  for (const Case& each : cases(op, /*long_mode=*/false)) check(each, Instance(each));
+  for (const Case& each : extended_cases(op)) check(each, Instance(each));
+  for (const Case& each : forward_cases(op)) check(each, ForwardInstance(each));
   unsetenv("NORMGRAD_IMPL");
 }
 

@@ -124,7 +124,7 @@ TEST(NativeErrors, Layers) {
   expect_refusal(call, Code::kBadShape, "spread: expected 4 elements, one per row");
   call = layer();
   call.y->strides = {0, 1};
-  expect_refusal(call, Code::kBadStrides, "y: elements of an output overlap");
+  expect_refusal(call, Code::kBadStrides, "y: an output must not have stride 0");
 }
 
 TEST(NativeErrors, RunningStatistics) {

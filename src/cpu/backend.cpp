@@ -18,16 +18,22 @@ Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   return {};
 }
 
-template <class Problem>
-Status refuse(const Problem&, Kernel<Problem>&) {
-  return {Code::kUnsupportedDevice, "not there yet"};
+template <int64_t kTarget>
+Status choose_rows_forward(const RowsForwardProblem& problem, Kernel<RowsForwardProblem>& kernel) {
+  kernel = {"rows", rows_forward_workspace(problem), rows_forward_launch(kTarget)};
+  return {};
 }
 
 // Channels that lie side by side without a length to walk along are columns, too.
+template <class Problem>
+bool are_columns(const Problem& problem) {
+  const bool flat = problem.length <= 1 && problem.channels > 1;
+  return !problem.contiguous_along_length() || (flat && problem.contiguous_along_channels());
+}
+
 template <int64_t kTarget>
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel) {
-  const bool flat = problem.length <= 1 && problem.channels > 1;
-  if (!problem.contiguous_along_length() || (flat && problem.contiguous_along_channels())) {
+  if (are_columns(problem)) {
     kernel = {"channels_last", channels_last_workspace(problem), channels_last_launch(kTarget)};
   } else {
     kernel = {"planes", planes_workspace(problem), planes_launch(kTarget)};
@@ -36,11 +42,23 @@ Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& 
 }
 
 template <int64_t kTarget>
+Status choose_channels_forward(const ChannelsForwardProblem& problem,
+                               Kernel<ChannelsForwardProblem>& kernel) {
+  if (are_columns(problem)) {
+    kernel = {"channels_last", channels_last_forward_workspace(problem),
+              channels_last_forward_launch(kTarget)};
+  } else {
+    kernel = {"planes", planes_forward_workspace(problem), planes_forward_launch(kTarget)};
+  }
+  return {};
+}
+
+template <int64_t kTarget>
 constexpr Backend make_backend(const char* name) {
   return {name,
           Device::kCpu,
-          &refuse<RowsForwardProblem>,
-          &refuse<ChannelsForwardProblem>,
+          &choose_rows_forward<kTarget>,
+          &choose_channels_forward<kTarget>,
           &choose_rows<kTarget>,
           &choose_channels<kTarget>,
           &copy};

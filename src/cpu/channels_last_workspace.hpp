@@ -16,10 +16,10 @@ namespace normgrad::cpu {
 // The positions that make a row. One, if the channels fill a pair of vectors, or are so many that
 // the last vector hardly counts, or are float32 and fill a vector. Else as many as fill whole
 // pairs.
-inline int64_t fold_of(const ChannelsProblem& problem) {
+inline int64_t fold_of(const ChannelsShape& shape) {
   constexpr int64_t kPair = 32;
-  const int64_t many = problem.dtype == DType::kF32 ? 16 : 64;
-  return problem.channels >= many ? 1 : kPair / std::gcd(problem.channels, kPair);
+  const int64_t many = shape.dtype == DType::kF32 ? 16 : 64;
+  return shape.channels >= many ? 1 : kPair / std::gcd(shape.channels, kPair);
 }
 
 // The tree's sums (dy * x_hat first, dy behind), the channels, and their scalars as vectors over

@@ -10,10 +10,10 @@
 // Order of the sums: a channel is cut into pieces of about 16384 elements (some samples, or part of
 // one), which meet in an aligned binary tree; a function of the length alone.
 #include <algorithm>
-#include <bit>
 
 #include "cpu/caches.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/pieces.hpp"
 #include "cpu/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -35,45 +35,6 @@ inline constexpr int64_t kTasksPerThread = 4;
 inline constexpr int64_t kMostChannels = 32;
 inline constexpr int64_t kTileBytes = 8192;
 inline constexpr int64_t kTileElements = 512;
-// Channels per thread from which on whole channels are dealt out.
-inline constexpr int64_t kManyChannels = 4;
-
-// A contiguous run of elements of one channel.
-struct Run {
-  int64_t sample, begin, count;
-};
-
-class Pieces {
- public:
-  explicit Pieces(const ChannelsProblem& problem)
-      : samples_(problem.samples), length_(problem.length) {
-    if (length_ > kElements) {
-      parts_ = (length_ + kElements - 1) / kElements;
-    } else if (length_ > 0) {
-      group_ = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kElements / length_)));
-    }
-  }
-
-  int64_t count() const {
-    if (length_ == 0) return 0;
-    return parts_ > 1 ? samples_ * parts_ : (samples_ + group_ - 1) / group_;
-  }
-  bool whole() const { return parts_ == 1; }  // no sample is cut
-  int64_t runs(int64_t piece) const {
-    return parts_ > 1 ? 1 : std::min(group_, samples_ - piece * group_);
-  }
-  Run run(int64_t piece, int64_t index) const {
-    if (parts_ == 1) return {piece * group_ + index, 0, length_};
-    const int64_t begin = piece % parts_ * kElements;
-    return {piece / parts_, begin, std::min(kElements, length_ - begin)};
-  }
-
- private:
-  static constexpr int64_t kElements = 16384;
-  int64_t samples_, length_;
-  int64_t parts_ = 1;  // pieces in a sample
-  int64_t group_ = 1;  // samples in a piece
-};
 
 struct PlanesWorkspace {
   ChannelSums* sums;  // channels x pieces

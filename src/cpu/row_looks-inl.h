@@ -185,7 +185,7 @@ class RowsRun {
     }
   }
 
-  void locate(RowCursor& cursor, int64_t count, Batch& batch) const {
+  void locate(RowCursor<RowsProblem>& cursor, int64_t count, Batch& batch) const {
     batch.count = count;
     for (int64_t done = 0; done < count;) {
       const int64_t rows = HWY_MIN(cursor.even_rows(), count - done);

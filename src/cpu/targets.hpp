@@ -21,6 +21,9 @@ namespace normgrad::cpu {
 // The launch functions compiled for one target (a bit of hwy::SupportedTargets()).
 template <class Problem>
 using Launch = Status (*)(const Problem&, const Buffers&, void* workspace, void* stream);
+Launch<RowsForwardProblem> rows_forward_launch(int64_t target);
+Launch<ChannelsForwardProblem> planes_forward_launch(int64_t target);
+Launch<ChannelsForwardProblem> channels_last_forward_launch(int64_t target);
 Launch<RowsProblem> rows_launch(int64_t target);
 Launch<ChannelsProblem> planes_launch(int64_t target);
 Launch<ChannelsProblem> channels_last_launch(int64_t target);
@@ -29,6 +32,9 @@ Launch<ChannelsProblem> channels_last_launch(int64_t target);
 Status copy(const CopyProblem& problem, const void* from, void* to, void* stream);
 
 // Bytes of workspace they need.
+size_t rows_forward_workspace(const RowsForwardProblem& problem);
+size_t planes_forward_workspace(const ChannelsForwardProblem& problem);
+size_t channels_last_forward_workspace(const ChannelsForwardProblem& problem);
 size_t rows_workspace(const RowsProblem& problem);
 size_t planes_workspace(const ChannelsProblem& problem);
 size_t channels_last_workspace(const ChannelsProblem& problem);

@@ -1,0 +1,74 @@
+// One channel of BatchNorm: from its statistics to the scalars of its elements.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "cpu/dtype.hpp"
+#include "cpu/moments.hpp"
+#include "cpu/normalizer.hpp"
+#include "ops/backend.hpp"
+
+namespace normgrad::cpu {
+
+// y = ((x - mean) - mean_rest) * scale + beta, scale = r * gamma. The mean is in two floats, since
+// one is off by up to half a unit of itself, which may be many standard deviations.
+struct ChannelScale {
+  float mean = 0, mean_rest = 0, scale = 0, beta = 0;
+};
+
+struct ForwardChannel {
+  Normalizer normalizer;
+  double gamma = 1, beta = 0;
+  ChannelScale scale;
+  bool wide = false;  // float32 elements do not serve
+
+  double y(double x) const { return normalizer.x_hat(x) * gamma + beta; }
+};
+
+// Writes the channel's statistics and moves the running ones. Of no elements they are 0, and move
+// nothing.
+inline Normalizer take_statistics(const ChannelsForwardProblem& problem, const Buffers& buffers,
+                                  int64_t c, const Moments& moments) {
+  if (problem.frozen) {
+    const double variance = load_value(problem.running_variance, buffers.running_variance, c);
+    return Normalizer::from_variance(load_value(problem.running_mean, buffers.running_mean, c),
+                                     variance + problem.eps);
+  }
+  const double n = moments.count;
+  const double variance = n == 0 ? 0 : moments.variance();
+  const Normalizer normalizer = Normalizer::from_variance(moments.mean, variance + problem.eps);
+  if (problem.mean.present) store_value(problem.mean, buffers.saved_mean, c, moments.mean);
+  if (problem.spread.present) {
+    const double spread = problem.spread_is_rstd && n > 0 ? normalizer.r : variance;
+    store_value(problem.spread, buffers.saved_spread, c, spread);
+  }
+  const auto move = [&](const Vector& vector, void* data, double value) {
+    if (!vector.present || n == 0) return;
+    const double old = load_value(vector, data, c);
+    store_value(vector, data, c, old + problem.momentum * (value - old));
+  };
+  move(problem.running_mean, buffers.running_mean, moments.mean);
+  move(problem.running_variance, buffers.running_variance,
+       n < 2 ? variance : variance * (n / (n - 1)));
+  return normalizer;
+}
+
+inline ForwardChannel finish_forward_channel(const ChannelsForwardProblem& problem,
+                                             const Buffers& buffers, int64_t c,
+                                             const Moments& moments) {
+  ForwardChannel channel;
+  channel.normalizer = take_statistics(problem, buffers, c, moments);
+  if (problem.gamma.present) channel.gamma = load_value(problem.gamma, buffers.gamma, c);
+  if (problem.beta.present) channel.beta = load_value(problem.beta, buffers.beta, c);
+  const Normalizer& n = channel.normalizer;
+  const double scale = n.r * channel.gamma;
+  const auto mean = static_cast<float>(n.mean);
+  channel.scale = {mean, static_cast<float>(n.mean - mean), static_cast<float>(scale),
+                   static_cast<float>(channel.beta)};
+  channel.wide = n.zero || !(scale == 0 || is_safe(scale)) || !(n.mean == 0 || is_safe(n.mean)) ||
+                 std::isnan(channel.beta);
+  return channel;
+}
+
+}  // namespace normgrad::cpu

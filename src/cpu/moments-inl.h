@@ -1,0 +1,73 @@
+// The shifted sums of moments.hpp, a vector at a time. All of it is float64: a difference rounded
+// to float32 would be off by a rounding of the pivot, which may be far from the mean.
+#if defined(NORMGRAD_CPU_MOMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMGRAD_CPU_MOMENTS_INL_H_
+#undef NORMGRAD_CPU_MOMENTS_INL_H_
+#else
+#define NORMGRAD_CPU_MOMENTS_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "cpu/io-inl.h"
+#include "cpu/moments.hpp"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normgrad::cpu {
+namespace HWY_NAMESPACE {
+
+class ShiftedSummer {
+ public:
+  HWY_INLINE explicit ShiftedSummer(double pivot)
+      : pivot_(pivot),
+        pivot_vec_(hn::Set(Floats(), static_cast<float>(pivot))),
+        pivot_doubles_(hn::Set(Doubles(), pivot)) {}
+
+  // The two halves have sums of their own: an addition takes four cycles.
+  HWY_INLINE void add(FloatPair pair) {
+    add(pair.a, a_);
+    add(pair.b, b_);
+  }
+  HWY_INLINE void add(FloatVec v) { add(v, a_); }
+  // The first `count` lanes.
+  HWY_INLINE void add_tail(FloatVec v, int64_t count) {
+    const auto there = hn::FirstN(Floats(), static_cast<size_t>(count));
+    add(hn::IfThenElse(there, v, pivot_vec_), b_);
+  }
+
+  HWY_INLINE ShiftedSums total() const {
+    ShiftedSums sums;
+    sums.pivot = pivot_;
+    store_totals(hn::Add(a_.sum.lanes_total(), b_.sum.lanes_total()),
+                 hn::Add(a_.squares.lanes_total(), b_.squares.lanes_total()), &sums.sum,
+                 &sums.squares);
+    return sums;
+  }
+
+ private:
+  struct Sums {
+    DoubleSum sum, squares;
+    HWY_INLINE Sums() {}
+  };
+
+  HWY_INLINE void add(FloatVec v, Sums& sums) const {
+    const DoublePair wide = promote(v);
+    const DoublePair shifted = {hn::Sub(wide.low, pivot_doubles_),
+                                kHalves == 2 ? hn::Sub(wide.high, pivot_doubles_) : wide.high};
+    sums.sum.add(shifted);
+    sums.squares.add_product(shifted, shifted);
+  }
+  static constexpr int kHalves = HWY_TARGET == HWY_SCALAR ? 1 : 2;
+
+  const double pivot_;
+  const FloatVec pivot_vec_;
+  const DoubleVec pivot_doubles_;
+  Sums a_, b_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normgrad::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMGRAD_CPU_MOMENTS_INL_H_

@@ -69,7 +69,10 @@ inline double load_value(const Vector& vector, const void* data, int64_t index) 
   return load_value(vector.dtype, data, index * vector.stride);
 }
 
+// Adding nothing changes no bit, not even the sign of a zero.
 inline void store_value(const Vector& vector, void* data, int64_t index, double value) {
+  if (vector.accumulate && value == 0) return;
+  if (vector.accumulate) value += load_value(vector, data, index);
   store_value(vector.dtype, data, index * vector.stride, value);
 }
 

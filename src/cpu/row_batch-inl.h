@@ -18,8 +18,10 @@ namespace HWY_NAMESPACE {
 template <class T>
 struct RowBatch {
   int64_t count = 0;
+  bool has_dh = false;
   const T* x[kMostRows];
   const T* dy[kMostRows];
+  const T* dh[kMostRows];
   T* dx[kMostRows];
   RowMeasures measures;
   RowScalars scalars;

@@ -34,12 +34,20 @@ HWY_INLINE FloatVec as_stored(FloatVec v) {
   }
 }
 
+// x_hat = ((h - mean) - mean_rest) * r: the mean in two floats, since one is off by up to half a
+// unit of itself, which may be many standard deviations.
+struct RowScale {
+  float mean = 0, mean_rest = 0, r = 0;
+};
+
 // One row. Pointers to what is not there or not wanted are null.
 template <class T>
 struct ForwardRow {
   const T *x, *residual;
   T *h, *y, *x_hat;
-  const T *next_x, *next_residual;  // the row to ask memory for meanwhile
+  const T *next_x, *next_residual;  // a row to ask memory for meanwhile
+  ShiftedSums sums;                 // of a segment
+  RowScale scale;
 };
 
 // h = x + residual, rounded to T; x itself without a residual.
@@ -67,8 +75,8 @@ class RowInput {
 
 // The sums of columns [begin, end) of a row of `cols`, at most a segment; writes h if it is wanted.
 template <class T, bool kResidual>
-HWY_NOINLINE ShiftedSums sum_row(const ForwardRow<T>& row, double pivot, int64_t begin, int64_t end,
-                                 int64_t cols) {
+HWY_INLINE ShiftedSums sum_row(const ForwardRow<T>& row, double pivot, int64_t begin, int64_t end,
+                               int64_t cols) {
   const RowInput<T, kResidual> input(row.x, row.residual);
   T* const h = row.h;
   ShiftedSummer sums(pivot);
@@ -93,23 +101,34 @@ HWY_NOINLINE ShiftedSums sum_row(const ForwardRow<T>& row, double pivot, int64_t
   return sums.total();
 }
 
-// x_hat = ((h - mean) - mean_rest) * r: the mean in two floats, since one is off by up to half a
-// unit of itself, which may be many standard deviations.
-struct RowScale {
-  float mean = 0, mean_rest = 0, r = 0;
-};
+// An element of h before it is written, which may be to where x is.
+template <class T>
+double h_at(const ForwardRow<T>& row, int64_t c) {
+  if (row.residual == nullptr) return widen(row.x[c]);
+  return widen(
+      narrow<T>(static_cast<float>(widen(row.x[c])) + static_cast<float>(widen(row.residual[c]))));
+}
+
+// The first look at some rows. RMSNorm's sums are not shifted.
+template <class T, bool kResidual>
+HWY_NOINLINE void sum_rows(ForwardRow<T>* rows, int64_t count, bool rms, int64_t begin, int64_t end,
+                           int64_t cols) {
+  for (int64_t k = 0; k < count; ++k) {
+    const double pivot = rms ? 0 : pivot_of(h_at(rows[k], begin));
+    rows[k].sums = sum_row<T, kResidual>(rows[k], pivot, begin, end, cols);
+  }
+}
 
 // The outputs of a row from its h. gamma and beta stand in the order of pairs.
 template <class T, bool kResidual, bool kStreaming>
 class RowWriter {
  public:
-  HWY_INLINE RowWriter(const ForwardRow<T>& row, const RowScale& scale, const float* gamma,
-                       const float* beta)
+  HWY_INLINE RowWriter(const ForwardRow<T>& row, const float* gamma, const float* beta)
       : row_(row),
         input_(row.x, row.residual),
-        mean_(hn::Set(Floats(), scale.mean)),
-        mean_rest_(hn::Set(Floats(), scale.mean_rest)),
-        r_(hn::Set(Floats(), scale.r)),
+        mean_(hn::Set(Floats(), row.scale.mean)),
+        mean_rest_(hn::Set(Floats(), row.scale.mean_rest)),
+        r_(hn::Set(Floats(), row.scale.r)),
         gamma_(gamma),
         beta_(beta) {}
 
@@ -162,11 +181,14 @@ class RowWriter {
   const float *gamma_, *beta_;
 };
 
+// The second look at some rows.
 template <class T, bool kResidual, bool kStreaming>
-HWY_NOINLINE void write_row(const ForwardRow<T>& row, const RowScale& scale, const float* gamma,
-                            const float* beta, int64_t begin, int64_t end, int64_t cols) {
-  const RowWriter<T, kResidual, kStreaming> writer(row, scale, gamma, beta);
-  writer.run(begin, end, cols);
+HWY_NOINLINE void write_rows(const ForwardRow<T>* rows, int64_t count, const float* gamma,
+                             const float* beta, int64_t begin, int64_t end, int64_t cols) {
+  for (int64_t k = 0; k < count; ++k) {
+    const RowWriter<T, kResidual, kStreaming> writer(rows[k], gamma, beta);
+    writer.run(begin, end, cols);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -30,6 +30,7 @@ struct RowGroup {
   int64_t count;
   const T* x[kGroup];
   const T* dy[kGroup];
+  const T* dh[kGroup];
   T* dx[kGroup];
   Scalars scalars[kGroup];
   int64_t dy_ahead;  // the way to rows that come soon, in elements
@@ -38,6 +39,7 @@ struct RowGroup {
   void add(const RowBatch<T>& batch, int64_t k, bool writes_dx) {
     x[count] = batch.x[k];
     dy[count] = batch.dy[k];
+    dh[count] = writes_dx && batch.has_dh ? batch.dh[k] : nullptr;
     dx[count] = writes_dx ? batch.dx[k] : nullptr;
     scalars[count] = batch.scalars.row(k);
     ++count;
@@ -49,12 +51,14 @@ enum class Flow {
   kCached,     // it fits in cache
   kPlain,      // it comes from memory, and rows that come soon are asked for meanwhile
   kStreaming,  // the same, and dx is stored past the caches
+  kWithDh,     // as kPlain, and dh is added
 };
 
 // kParams: dgamma and, unless it is RMSNorm, dbeta. The terms of a column are added to the chunk's
 // sum as (t0 + t1) + (t2 + t3): missing rows count as zeros. gamma and the sums stand in the order
 // of pairs. kWhole: there are four rows. Else there are up to four, and the pointers to what is not
-// wanted are null: few rows come this way, so it is compiled once for all sets of outputs.
+// there or not wanted are null: few rows come this way, so it is compiled once for all sets of
+// outputs. With dh, four rows are compiled for one set: the sums that are not wanted are null, too.
 template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlow>
 class RowGrads {
  public:
@@ -64,6 +68,7 @@ class RowGrads {
       : count_(rows.count),
         x_{rows.x[0], rows.x[1], rows.x[2], rows.x[3]},
         dy_{rows.dy[0], rows.dy[1], rows.dy[2], rows.dy[3]},
+        dh_{rows.dh[0], rows.dh[1], rows.dh[2], rows.dh[3]},
         dx_{rows.dx[0], rows.dx[1], rows.dx[2], rows.dx[3]},
         scalars_{ScalarVecs(rows.scalars[0]), ScalarVecs(rows.scalars[1]),
                  ScalarVecs(rows.scalars[2]), ScalarVecs(rows.scalars[3])},
@@ -143,14 +148,32 @@ class RowGrads {
 
  private:
   static constexpr bool kBeta = kParams && kForm != RowForm::kScaled;
+  static constexpr bool kDh = !kWhole || kFlow == Flow::kWithDh;
+
+  template <int kRow>
+  HWY_INLINE FloatPair plus_dh(FloatPair dx, int64_t c) const {
+    if constexpr (!kDh) return dx;
+    if (!kWhole && dh_[kRow] == nullptr) return dx;
+    constexpr int64_t kDistance = 2048 / sizeof(T);
+    prefetch_pair<3>(dh_[kRow] + c + kDistance);
+    const FloatPair dh = load_pair(dh_[kRow] + c);
+    return {hn::Add(dx.a, dh.a), hn::Add(dx.b, dh.b)};
+  }
+  template <bool kTail, int kRow>
+  HWY_INLINE FloatVec plus_dh(FloatVec dx, int64_t c, int64_t count) const {
+    if constexpr (!kDh) return dx;
+    if (!kWhole && dh_[kRow] == nullptr) return dx;
+    return hn::Add(dx, load_some<kTail>(dh_[kRow] + c, count));
+  }
 
   template <int kRow>
   HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
     if constexpr (kRow < kGroup) {
       if (!kWhole && kRow >= count_) return;
       const FloatPair x = load_pair(x_[kRow] + c), dy = load_pair(dy_[kRow] + c);
-      const FloatPair dx = {row<kRow>(scalars_[kRow], x.a, dy.a, gamma.a, a),
-                            row<kRow>(scalars_[kRow], x.b, dy.b, gamma.b, b)};
+      const FloatPair dx = plus_dh<kRow>({row<kRow>(scalars_[kRow], x.a, dy.a, gamma.a, a),
+                                          row<kRow>(scalars_[kRow], x.b, dy.b, gamma.b, b)},
+                                         c);
       if constexpr (kDx && kFlow == Flow::kStreaming) {
         stream_pair(dx, dx_[kRow] + c);
       } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
@@ -173,7 +196,8 @@ class RowGrads {
       if (!kWhole && kRow >= count_) return;
       const FloatVec x = load_some<kTail>(x_[kRow] + c, count);
       const FloatVec dy = load_some<kTail>(dy_[kRow] + c, count);
-      const FloatVec dx = row<kRow>(scalars_[kRow], x, dy, gamma, terms);
+      const FloatVec dx =
+          plus_dh<kTail, kRow>(row<kRow>(scalars_[kRow], x, dy, gamma, terms), c, count);
       if constexpr (kDx && kFlow == Flow::kStreaming && !kTail) {
         stream(dx, dx_[kRow] + c);
       } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
@@ -189,7 +213,7 @@ class RowGrads {
     add(terms, c);
   }
   HWY_INLINE void add(const Terms& terms, int64_t c) const {
-    if (!kWhole && dgamma_ == nullptr) return;
+    if (kDh && dgamma_ == nullptr) return;
     Sums sums(kept_, dgamma_ + c, dbeta_ + c);
     sums.add(terms);
     sums.write(dgamma_ + c, dbeta_ + c);
@@ -198,6 +222,7 @@ class RowGrads {
   const int64_t count_;
   const T* const x_[kGroup];
   const T* const dy_[kGroup];
+  const T* const dh_[kGroup];
   T* const dx_[kGroup];
   const ScalarVecs scalars_[kGroup];
   const int64_t dy_ahead_;
@@ -331,7 +356,7 @@ struct GradKernels {
   using Short = void (*)(const RowBatch<T>&, bool first, const float* gamma, float* dgamma,
                          float* dbeta, int64_t cols);
   Group part;                          // up to four rows, any outputs
-  Group whole[3];                      // four, by Flow
+  Group whole[4];                      // four, by Flow
   Short short_plain, short_streaming;  // with dx, a multiple of four
 };
 
@@ -340,14 +365,15 @@ GradKernels<T> choose_kernels(bool dx, bool params) {
   constexpr auto kPart = row_grads<false, T, kForm, true, true, Flow::kCached>;
   if (!dx) {
     constexpr auto kWhole = row_grads<true, T, kForm, false, true, Flow::kPlain>;
-    return {kPart, {kWhole, kWhole, kWhole}, nullptr, nullptr};
+    return {kPart, {kWhole, kWhole, kWhole, nullptr}, nullptr, nullptr};
   }
   const auto with_dx = [](auto with_params) -> GradKernels<T> {
     constexpr bool kParams = decltype(with_params)::value;
     return {kPart,
             {row_grads<true, T, kForm, true, kParams, Flow::kCached>,
              row_grads<true, T, kForm, true, kParams, Flow::kPlain>,
-             row_grads<true, T, kForm, true, kParams, Flow::kStreaming>},
+             row_grads<true, T, kForm, true, kParams, Flow::kStreaming>,
+             row_grads<true, T, kForm, true, true, Flow::kWithDh>},
             short_rows<T, kForm, kParams, false>,
             short_rows<T, kForm, kParams, true>};
   };

@@ -40,8 +40,9 @@ class RowsRun {
         dx_(problem.has_dx),
         params_(problem.dgamma.present || problem.dbeta.present),
         kernels_(choose_kernels<T, kForm>(dx_, params_)) {
-    const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
-    if (3 * problem.rows * problem.cols * kSize > streaming_bytes()) {
+    const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy ||
+                          (problem.has_dh && buffers.dx == buffers.dh);
+    if ((3 + problem.has_dh) * problem.rows * problem.cols * kSize > streaming_bytes()) {
       flow_ = dx_ && !in_place ? Flow::kStreaming : Flow::kPlain;
     }
     aligned_ = reinterpret_cast<uintptr_t>(buffers.dx) % kLine == 0;
@@ -187,6 +188,7 @@ class RowsRun {
 
   void locate(RowCursor<RowsProblem>& cursor, int64_t count, Batch& batch) const {
     batch.count = count;
+    batch.has_dh = problem_.has_dh;
     for (int64_t done = 0; done < count;) {
       const int64_t rows = HWY_MIN(cursor.even_rows(), count - done);
       const int last = HWY_MAX(problem_.lead_rank - 1, 0);
@@ -202,6 +204,9 @@ class RowsRun {
       };
       place(static_cast<const T*>(buffers_.x), cursor.x, problem_.x, batch.x);
       place(static_cast<const T*>(buffers_.dy), cursor.dy, problem_.dy, batch.dy);
+      if (problem_.has_dh) {
+        place(static_cast<const T*>(buffers_.dh), cursor.dh, problem_.dh, batch.dh);
+      }
       if (dx_) place(static_cast<T*>(buffers_.dx), cursor.dx, problem_.dx, batch.dx);
       if constexpr (!kFromX) {
         read(problem_.spread, buffers_.spread, cursor.spread, batch.measures.spread);
@@ -281,7 +286,8 @@ class RowsRun {
   // row is wide.
   void grads(const Batch& batch, const Batch& next, bool starts_chunk, float* chunk, int64_t begin,
              int64_t end) const {
-    if (has_short_rows() && dx_ && batch.count % kGroup == 0 && !batch.any_wide) {
+    if (has_short_rows() && dx_ && !problem_.has_dh && batch.count % kGroup == 0 &&
+        !batch.any_wide) {
       const bool streams = flow_ == Flow::kStreaming && aligned_;
       const auto kernel = streams ? kernels_.short_streaming : kernels_.short_plain;
       return kernel(batch, starts_chunk, workspace_.gamma, chunk, dbeta(chunk), problem_.cols);
@@ -302,14 +308,17 @@ class RowsRun {
         continue;
       }
       group.dy_ahead = next.dy[k] - batch.dy[k];
-      if (flow_ == Flow::kStreaming && !aligned_) {
+      if (flow_ == Flow::kStreaming && (!aligned_ || problem_.has_dh)) {
         staged_group(group, chunk, begin, end);
       } else {
-        run(kernels_.whole[static_cast<int>(flow_)], group, chunk, begin, end);
+        run(whole(flow_), group, chunk, begin, end);
       }
     }
   }
 
+  typename GradKernels<T>::Group whole(Flow flow) const {
+    return kernels_.whole[static_cast<int>(problem_.has_dh ? Flow::kWithDh : flow)];
+  }
   void run(typename GradKernels<T>::Group kernel, const RowGroup<T>& group, float* chunk,
            int64_t begin, int64_t end) const {
     kernel(group, workspace_.gamma, chunk, dbeta(chunk), begin, end, problem_.cols);
@@ -319,7 +328,8 @@ class RowsRun {
   }
 
   // Rows of dx that do not start at a cache line can only be streamed shifted: they are written to
-  // a place in the first-level cache, and streamed from there.
+  // a place in the first-level cache, and streamed from there. So are those with dh, whose kernel
+  // does not stream.
   void staged_group(const RowGroup<T>& group, float* chunk, int64_t begin, int64_t end) const {
     constexpr int64_t kTile = 1024;
     HWY_ALIGN T stage[kGroup][kTile];
@@ -327,7 +337,7 @@ class RowsRun {
       const int64_t tile_end = HWY_MIN(c + kTile, end);
       RowGroup<T> tile = group;
       for (int k = 0; k < kGroup; ++k) tile.dx[k] = stage[k] - c;
-      run(kernels_.whole[static_cast<int>(Flow::kPlain)], tile, chunk, c, tile_end);
+      run(whole(Flow::kPlain), tile, chunk, c, tile_end);
       for (int k = 0; k < kGroup; ++k) stream_copy(stage[k], group.dx[k] + c, tile_end - c);
     }
   }
@@ -373,7 +383,7 @@ class RowsRun {
 
   void write_dx_in_f64(const Batch& batch, int64_t k) const {
     const Normalizer n = normalizer(batch.measures, k);
-    const T *x = batch.x[k], *dy = batch.dy[k];
+    const T *x = batch.x[k], *dy = batch.dy[k], *dh = batch.has_dh ? batch.dh[k] : nullptr;
     double sum_g = 0, sum_g_x_hat = 0;
     for (int64_t c = 0; c < problem_.cols; ++c) {
       const double g = widen(dy[c]) * gamma(c);
@@ -384,7 +394,8 @@ class RowsRun {
     const double c2 = mean(sum_g_x_hat);
     for (int64_t c = 0; c < problem_.cols; ++c) {
       const double g = widen(dy[c]) * gamma(c);
-      batch.dx[k][c] = narrow<T>(n.r * (g - c1 - n.x_hat(widen(x[c])) * c2));
+      const double dx = n.r * (g - c1 - n.x_hat(widen(x[c])) * c2);
+      batch.dx[k][c] = narrow<T>(dh == nullptr ? dx : dx + widen(dh[c]));
     }
   }
 

@@ -1,7 +1,7 @@
 // LayerNorm and RMSNorm backward on the CPU:
 //
 //   x_hat = (x - mean) * scale      g = dy * gamma
-//   dx    = r * (g - c1 - x_hat * c2),  c1 = mean(g), c2 = mean(g * x_hat); RMSNorm has c1 = 0
+//   dx    = r * (g - c1 - x_hat * c2) + dh,  c1 = mean(g), c2 = mean(g * x_hat); RMSNorm has c1 = 0
 //   dgamma = sum of dy * x_hat, dbeta = sum of dy over the rows
 //
 // One sweep (row_looks-inl.h): a row of x and dy comes from memory once, for the sums
@@ -25,6 +25,7 @@
 // foreach_target.h comes first
 #include "cpu/column_tree-inl.h"
 #include "cpu/row_looks-inl.h"
+#include "cpu/row_params-inl.h"
 #include "hwy/highway.h"
 
 #ifndef NORMGRAD_CPU_ROWS_ONCE_
@@ -48,45 +49,6 @@ void run_form(const RowsProblem& problem, const Buffers& buffers, const RowsWork
   parallel_for(workspace.tree.blocks, bytes, [&](int64_t block) { run.block(block); });
 }
 
-// Columns [begin, end) of gamma as float32, in the order of pairs; begin is the first of a pair.
-template <class T, class G>
-void load_gamma(const G* gamma, int64_t stride, int64_t begin, int64_t end, int64_t cols,
-                float* to) {
-  const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
-  int64_t c = begin;
-  if (stride == 1) {
-    for (; c < pairs_end; c += pair_lanes()) {
-      store_pair(pair_of<T>(load(gamma + c), load(gamma + c + lanes())), to + c);
-    }
-  }
-  for (; c < end; ++c) {
-    to[pair_position<T>(c, cols)] = static_cast<float>(widen(gamma[c * stride]));
-  }
-}
-
-// The same of all columns, and zeros behind them.
-template <class T>
-void load_gamma(const RowsProblem& problem, const void* data, int64_t padded, float* to) {
-  constexpr int64_t kTile = 8192;
-  const int64_t cols = problem.cols;
-  parallel_for((cols + kTile - 1) / kTile, cols * 8, [&](int64_t tile) {
-    const int64_t begin = tile * kTile, end = HWY_MIN(begin + kTile, cols);
-    if (!problem.gamma.present) return std::fill(to + begin, to + end, 1.0f);
-    with_type(problem.gamma.dtype, [&](auto type) {
-      const auto* gamma = static_cast<const decltype(type)*>(data);
-      load_gamma<T>(gamma, problem.gamma.stride, begin, end, cols, to);
-    });
-  });
-  std::fill(to + cols, to + padded, 0.0f);
-}
-
-// Whether the caller's gamma is what the kernels want: then one row of 8192 needs no copy of it.
-template <class T>
-bool takes_gamma_as_it_is(const RowsProblem& problem) {
-  return !std::is_same_v<T, BF16> && problem.gamma.present && problem.gamma.dtype == DType::kF32 &&
-         problem.gamma.stride == 1 && problem.cols % pair_lanes() == 0;
-}
-
 template <class T>
 void run_type(const RowsProblem& problem, const Buffers& buffers, const RowsWorkspace& workspace) {
   switch (problem.statistics) {
@@ -101,32 +63,44 @@ void run_type(const RowsProblem& problem, const Buffers& buffers, const RowsWork
   }
 }
 
-// The bits of a NaN that came from float32 data may not survive the rounding to bfloat16; those of
-// the library's own NaN are all ones, and do not either.
-template <class P>
-HWY_INLINE FloatVec quiet(FloatVec v) {
-  if constexpr (!std::is_same_v<P, BF16>) return v;
-  const FloatVec nan = hn::BitCast(Floats(), hn::Set(Integers(), 0x7FC00000u));
-  return hn::IfThenElse(hn::IsNaN(v), nan, v);
-}
-
 HWY_INLINE FloatVec load_rounded(const float* p) { return load(p); }
+
+// What was there, plus the sums, rounded.
+HWY_INLINE FloatVec add_rounded(FloatVec old, const float* p) { return hn::Add(old, load(p)); }
+HWY_INLINE FloatVec add_rounded(FloatVec old, const double* p) {
+  DoubleSum sum(p);
+  sum.add(promote(old));
+  HWY_ALIGN double sums[HWY_MAX_BYTES / sizeof(float)];
+  sum.store(sums);
+  return load_rounded(sums);
+}
 
 // Columns [begin, end) of a parameter gradient from sums in the order of pairs.
 template <class T, class Sum, class P>
-void store_params(const Sum* sums, int64_t begin, int64_t end, int64_t cols, int64_t stride,
+void store_params(const Sum* sums, int64_t begin, int64_t end, int64_t cols, const Vector& vector,
                   P* to) {
   const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
   int64_t c = begin;
-  if (stride == 1) {
+  if (vector.stride == 1) {
     for (; c < pairs_end; c += pair_lanes()) {
-      const FloatPair pair =
-          in_order<T>({load_rounded(sums + c), load_rounded(sums + c + lanes())});
+      FloatPair pair;
+      if (vector.accumulate) {
+        const FloatPair old = pair_of<T>(load(to + c), load(to + c + lanes()));
+        pair = {add_rounded(old.a, sums + c), add_rounded(old.b, sums + c + lanes())};
+      } else {
+        pair = {load_rounded(sums + c), load_rounded(sums + c + lanes())};
+      }
+      pair = in_order<T>(pair);
       store(quiet<P>(pair.a), to + c);
       store(quiet<P>(pair.b), to + c + lanes());
     }
   }
-  for (; c < end; ++c) to[c * stride] = narrow<P>(sums[pair_position<T>(c, cols)]);
+  for (; c < end; ++c) {
+    P& value = to[c * vector.stride];
+    Sum sum = sums[pair_position<T>(c, cols)];
+    if (vector.accumulate) sum += static_cast<Sum>(widen(value));
+    value = narrow<P>(sum);
+  }
 }
 
 // Columns [begin, end) of dgamma and dbeta from the blocks' sums.
@@ -139,16 +113,17 @@ void finish_columns(const RowsProblem& problem, const Buffers& buffers,
     with_type(vector.dtype, [&](auto type) {
       auto* values = static_cast<decltype(type)*>(data);
       if (tree.blocks == 0) {
+        if (vector.accumulate) return;
         for (int64_t c = begin; c < end; ++c) values[c * vector.stride] = {};
         return;
       }
       if (workspace.one_chunk()) {
         const float* sums = workspace.chunk(0, 0) + offset;
-        store_params<T>(sums, begin, end, problem.cols, vector.stride, values);
+        store_params<T>(sums, begin, end, problem.cols, vector, values);
         return;
       }
       merge_blocks(tree, offset + begin, offset + end);
-      store_params<T>(tree.result(0) + offset, begin, end, problem.cols, vector.stride, values);
+      store_params<T>(tree.result(0) + offset, begin, end, problem.cols, vector, values);
     });
   };
   finish(problem.dgamma, buffers.dgamma, 0);
@@ -160,11 +135,8 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* mem
   RowsWorkspace workspace(problem, memory);
   with_type(problem.dtype, [&](auto type) {
     using T = decltype(type);
-    if (takes_gamma_as_it_is<T>(problem)) {
-      workspace.gamma = static_cast<const float*>(buffers.gamma);
-    } else {
-      load_gamma<T>(problem, buffers.gamma, workspace.padded, static_cast<float*>(memory));
-    }
+    workspace.gamma = make_params<T>(problem.gamma, buffers.gamma, 1, problem.cols,
+                                     workspace.padded, static_cast<float*>(memory));
     run_type<T>(problem, buffers, workspace);
     if (workspace.tree.width == 0) return;
     constexpr int64_t kTile = 512;

@@ -91,15 +91,17 @@ class RowsForwardRun {
 
  private:
   using Row = ForwardRow<T>;
-  using Cursor = RowCursor<RowsForwardProblem>;
   static constexpr int64_t kSize = sizeof(T);
   static constexpr int64_t kLine = 64;
 
-  // The scalars of a row.
-  struct RowResult {
-    Normalizer normalizer;
-    RowScale scale;
-    bool wide;  // float32 elements do not serve
+  // Rows that are looked at together, so that their scalars do not wait for each other.
+  struct Batch {
+    int64_t count = 0;
+    Row rows[kMostRows];
+    RowOffsets<RowsForwardProblem> offsets[kMostRows];
+    Moments moments[kMostRows];
+    Normalizer normalizers[kMostRows];
+    bool any_wide = false, wide[kMostRows];  // float32 elements do not serve
   };
 
   int64_t row_bytes() const {
@@ -126,53 +128,63 @@ class RowsForwardRun {
            (problem_.rows < threads() || row_bytes() > core_cache_bytes() * 3 / 4);
   }
 
-  Row locate(const Cursor& at, const Cursor& next) const {
-    const auto input = [](const void* data, int64_t offset, bool present) {
-      return present ? static_cast<const T*>(data) + offset : nullptr;
-    };
-    const auto output = [](void* data, int64_t offset, bool present) {
-      return present ? static_cast<T*>(data) + offset : nullptr;
-    };
-    return {input(buffers_.x, at.x, true),
-            input(buffers_.residual, at.residual, problem_.has_residual),
-            output(buffers_.h, at.h, problem_.has_h),
-            output(buffers_.y, at.y, problem_.has_y),
-            output(buffers_.x_hat, at.x_hat, problem_.has_x_hat),
-            input(buffers_.x, next.x, true),
-            input(buffers_.residual, next.residual, problem_.has_residual)};
-  }
-
-  // look_at(row, cursor) for rows [begin, end).
+  // look_at(batch) for rows [begin, end), some of which stay in the first-level cache.
   template <class LookAt>
-  void for_rows(int64_t begin, int64_t end, const LookAt& look_at) const {
-    Cursor cursor(problem_, begin), next = cursor;
-    for (int64_t k = begin; k < end; ++k) {
-      next.next();
-      look_at(locate(cursor, k + 1 < end ? next : cursor), cursor);
-      cursor.next();
+  void for_batches(int64_t begin, int64_t end, const LookAt& look_at) const {
+    const int64_t height = std::clamp<int64_t>((1 << 14) / row_bytes(), 1, kMostRows);
+    RowCursor<RowsForwardProblem> cursor(problem_, begin);
+    Batch batch;
+    for (int64_t row = begin; row < end; row += batch.count) {
+      batch.count = HWY_MIN(height, end - row);
+      for (int64_t k = 0; k < batch.count; ++k) {
+        batch.offsets[k] = cursor;
+        batch.rows[k] = locate(cursor, height);
+        batch.moments[k] = {};
+        cursor.next();
+      }
+      look_at(batch);
     }
   }
+  Row locate(const RowOffsets<RowsForwardProblem>& at, int64_t ahead) const {
+    const int last = HWY_MAX(problem_.lead_rank - 1, 0);
+    Row row = {};
+    row.x = static_cast<const T*>(buffers_.x) + at.x;
+    row.next_x = row.x + ahead * problem_.x[last];
+    if (problem_.has_residual) {
+      row.residual = static_cast<const T*>(buffers_.residual) + at.residual;
+      row.next_residual = row.residual + ahead * problem_.residual[last];
+    }
+    if (problem_.has_h) row.h = static_cast<T*>(buffers_.h) + at.h;
+    if (problem_.has_y) row.y = static_cast<T*>(buffers_.y) + at.y;
+    if (problem_.has_x_hat) row.x_hat = static_cast<T*>(buffers_.x_hat) + at.x_hat;
+    return row;
+  }
 
-  // From the last segment back: it is the one that is surely in cache.
+  // The second look begins with the last segment: it is the one that is surely in cache.
   void rows(int64_t begin, int64_t end) const {
-    for_rows(begin, end, [&](const Row& row, const Cursor& cursor) {
-      Moments moments;
-      for (int64_t i = 0; i < segments_; ++i) add(sum_segment(row, i), i, moments);
-      const RowResult result = finish(moments, cursor);
-      if (!writes()) return;
-      for (int64_t i = segments_ - 1; i >= 0; --i) write_segment(row, result, i);
+    for_batches(begin, end, [&](Batch& batch) {
+      for (int64_t i = 0; i < segments_; ++i) {
+        sum_segment(batch.rows, batch.count, i);
+        for (int64_t k = 0; k < batch.count; ++k) add(batch.rows[k].sums, i, batch.moments[k]);
+      }
+      finish(batch);
+      for (int64_t i = segments_ - 1; writes() && i >= 0; --i) write_segment(batch, i);
     });
   }
 
+  // Rows of several segments: one at a time.
   void by_columns() const {
-    for_rows(0, problem_.rows, [&](const Row& row, const Cursor& cursor) {
-      parallel_for(segments_, row_bytes(), [&](int64_t i) { sums_[i] = sum_segment(row, i); });
-      Moments moments;
-      for (int64_t i = 0; i < segments_; ++i) add(sums_[i], i, moments);
-      const RowResult result = finish(moments, cursor);
+    for_batches(0, problem_.rows, [&](Batch& batch) {
+      parallel_for(segments_, row_bytes(), [&](int64_t i) {
+        Row row = batch.rows[0];
+        sum_segment(&row, 1, i);
+        sums_[i] = row.sums;
+      });
+      for (int64_t i = 0; i < segments_; ++i) add(sums_[i], i, batch.moments[0]);
+      finish(batch);
       if (!writes()) return;
       parallel_for(segments_, row_bytes(), [&](int64_t i) {
-        write_segment(row, result, segments_ - 1 - i);
+        write_segment(batch, segments_ - 1 - i);
         hwy::FlushStream();
       });
     });
@@ -182,17 +194,9 @@ class RowsForwardRun {
     return HWY_MIN((index + 1) * kSegment, problem_.cols);
   }
 
-  ShiftedSums sum_segment(const Row& row, int64_t index) const {
-    const int64_t begin = index * kSegment, end = segment_end(index);
-    const double pivot = problem_.rms ? 0 : pivot_of(h_at(row, begin));
-    if (problem_.has_residual) return sum_row<T, true>(row, pivot, begin, end, problem_.cols);
-    return sum_row<T, false>(row, pivot, begin, end, problem_.cols);
-  }
-  // h before it is written, which may be to where x is.
-  static double h_at(const Row& row, int64_t c) {
-    if (row.residual == nullptr) return widen(row.x[c]);
-    return widen(narrow<T>(static_cast<float>(widen(row.x[c])) +
-                           static_cast<float>(widen(row.residual[c]))));
+  void sum_segment(Row* rows, int64_t count, int64_t index) const {
+    const auto sum = problem_.has_residual ? sum_rows<T, true> : sum_rows<T, false>;
+    sum(rows, count, problem_.rms, index * kSegment, segment_end(index), problem_.cols);
   }
 
   // RMSNorm's squares are not shifted.
@@ -206,43 +210,66 @@ class RowsForwardRun {
     }
   }
 
-  // Writes the statistics of the row at the cursor.
-  RowResult finish(const Moments& moments, const Cursor& cursor) const {
-    const double variance = moments.variance();
-    RowResult result;
-    result.normalizer = Normalizer::from_variance(moments.mean, variance + problem_.eps);
-    const Normalizer& n = result.normalizer;
-    if (problem_.mean.present) {
-      store_value(problem_.mean.dtype, buffers_.saved_mean, cursor.mean, n.mean);
+  // From the moments: the statistics, which are written, and the scalars of the second look, which
+  // reads h where there is one: the first may have written it over x or residual.
+  void finish(Batch& batch) const {
+    batch.any_wide = false;
+    for (int64_t k = 0; k < batch.count; ++k) {
+      const double mean = batch.moments[k].mean, variance = batch.moments[k].variance();
+      const Normalizer n = batch.normalizers[k] =
+          Normalizer::from_variance(mean, variance + problem_.eps);
+      const auto rounded_mean = static_cast<float>(mean);
+      Row& row = batch.rows[k];
+      row.scale = {rounded_mean, static_cast<float>(mean - rounded_mean), static_cast<float>(n.r)};
+      // Where eps is most of the denominator, x_hat may be too small for float32 and y not.
+      const bool small = variance != 0 && !(variance * n.r * n.r >= 0x1p-120);
+      batch.wide[k] = !is_safe(n.r) || !(mean == 0 || is_safe(mean)) || small;
+      batch.any_wide = batch.any_wide || batch.wide[k];
+      if (row.h != nullptr) {
+        row.x = row.h;
+        row.residual = nullptr;
+      }
     }
-    if (problem_.spread.present) {
-      const double spread = problem_.statistics == Statistics::kMeanRstd ? n.r
-                            : problem_.statistics == Statistics::kMeanVariance
-                                ? variance
-                                : std::sqrt(variance + problem_.eps);
-      store_value(problem_.spread.dtype, buffers_.saved_spread, cursor.spread, spread);
+    const auto save = [&](const RowsShape::RowScalar& scalar, void* data,
+                          int64_t RowOffsets<RowsForwardProblem>::*offset, const auto& value) {
+      if (!scalar.present) return;
+      for (int64_t k = 0; k < batch.count; ++k) {
+        store_value(scalar.dtype, data, batch.offsets[k].*offset, value(k));
+      }
+    };
+    save(problem_.mean, buffers_.saved_mean, &RowOffsets<RowsForwardProblem>::mean,
+         [&](int64_t k) { return batch.moments[k].mean; });
+    save(problem_.spread, buffers_.saved_spread, &RowOffsets<RowsForwardProblem>::spread,
+         [&](int64_t k) { return spread(batch, k); });
+  }
+  double spread(const Batch& batch, int64_t k) const {
+    const double variance = batch.moments[k].variance();
+    switch (problem_.statistics) {
+      case Statistics::kMeanRstd:
+        return batch.normalizers[k].r;
+      case Statistics::kMeanVariance:
+        return variance;
+      default:
+        return std::sqrt(variance + problem_.eps);
     }
-    const auto mean = static_cast<float>(n.mean);
-    result.scale = {mean, static_cast<float>(n.mean - mean), static_cast<float>(n.r)};
-    // Where eps is most of the denominator, x_hat may be too small for float32 and y not.
-    const bool small = variance != 0 && !(variance * n.r * n.r >= 0x1p-120);
-    result.wide = !is_safe(n.r) || !(n.mean == 0 || is_safe(n.mean)) || small;
-    return result;
   }
 
-  // Where there is h, it is read: the first look may have written it over x or residual.
-  void write_segment(const Row& first_row, const RowResult& result, int64_t index) const {
-    Row row = first_row;
-    if (row.h != nullptr) {
-      row.x = row.h;
-      row.residual = nullptr;
-    }
+  void write_segment(const Batch& batch, int64_t index) const {
     const int64_t begin = index * kSegment, end = segment_end(index);
-    if (result.wide) return write_wide(row, result.normalizer, begin, end);
-    const auto write = row.residual == nullptr
-                           ? (streaming_ ? write_row<T, false, true> : write_row<T, false, false>)
-                           : (streaming_ ? write_row<T, true, true> : write_row<T, true, false>);
-    write(row, result.scale, gamma_, beta_, begin, end, problem_.cols);
+    const auto write =
+        problem_.has_residual && !problem_.has_h
+            ? (streaming_ ? write_rows<T, true, true> : write_rows<T, true, false>)
+            : (streaming_ ? write_rows<T, false, true> : write_rows<T, false, false>);
+    if (!batch.any_wide) {
+      return write(batch.rows, batch.count, gamma_, beta_, begin, end, problem_.cols);
+    }
+    for (int64_t k = 0; k < batch.count; ++k) {
+      if (batch.wide[k]) {
+        write_wide(batch.rows[k], batch.normalizers[k], begin, end);
+      } else {
+        write(batch.rows + k, 1, gamma_, beta_, begin, end, problem_.cols);
+      }
+    }
   }
 
   HWY_NOINLINE void write_wide(const Row& row, const Normalizer& n, int64_t begin,

@@ -25,7 +25,7 @@ template <auto kRows = &choose_rows, auto kChannels = &choose_channels>
 constexpr Backend make_backend(const char* name) {
   return {name,
           Device::kCuda,
-          &refuse<RowsForwardProblem>,
+          &choose<&choose_rows_forward, RowsForwardProblem>,
           &refuse<ChannelsForwardProblem>,
           &choose<kRows, RowsProblem>,
           &choose<kChannels, ChannelsProblem>,

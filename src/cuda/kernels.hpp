@@ -6,6 +6,7 @@
 
 namespace normgrad::cuda {
 
+Status choose_rows_forward(const RowsForwardProblem& problem, Kernel<RowsForwardProblem>& kernel);
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -212,6 +213,9 @@ class ForwardInstance : public AnyInstance {
 
   ForwardCall call_;
 };
+
+// Whichever the case is.
+std::unique_ptr<AnyInstance> make_instance(const Case& description, uint64_t seed = 1);
 
 // How a front end runs a call.
 using Runner = std::function<Status(const Call& call, const Buffers& buffers)>;

@@ -9,6 +9,11 @@
 
 namespace normgrad::reference {
 
+std::unique_ptr<AnyInstance> make_instance(const Case& description, uint64_t seed) {
+  if (description.forward) return std::make_unique<ForwardInstance>(description, seed);
+  return std::make_unique<Instance>(description, seed);
+}
+
 ForwardInstance::ForwardInstance(const Case& description, uint64_t seed)
     : AnyInstance(description, {{"x", &Buffers::x},
                                 {"residual", &Buffers::residual},

@@ -158,18 +158,14 @@ bool Summary::print() const {
   return failures_.empty() && rounded;
 }
 
-Report run_instance(reference::AnyInstance&& instance, Device device) {
-  const Status status = reference::run_on(instance, device);
-  if (status.ok()) return instance.check();
+Report run_case(const Case& each, Device device) {
+  const auto instance = reference::make_instance(each);
+  const Status status = reference::run_on(*instance, device);
+  if (status.ok()) return instance->check();
   Report report;
   report.ok = false;
   report.why = status.message();
   return report;
-}
-
-Report run_case(const Case& each, Device device) {
-  return each.forward ? run_instance(reference::ForwardInstance(each), device)
-                      : run_instance(reference::Instance(each), device);
 }
 
 // The implementation asked for, or any of the device, must be there: one sentence now instead of a

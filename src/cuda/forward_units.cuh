@@ -1,0 +1,89 @@
+// Units of 16 bytes at any address, and parameters in any type and stride: what the forward kernels
+// load and store.
+#pragma once
+
+#include "cuda/ptx.cuh"
+#include "cuda/types.cuh"
+
+namespace normgrad::cuda {
+
+// The first `count` elements of a unit, at least one, from the one or two aligned pieces of 16
+// bytes that hold some of them; the others may be anything.
+template <class T>
+__device__ uint4 load_unit_at(const T* from, int count) {
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  const uint32_t phase = address % 16;
+  const auto* pieces = reinterpret_cast<const uint4*>(address - phase);
+  const uint4 first = pieces[0];
+  if (phase == 0) return first;
+  uint4 second = first;
+  if (phase + count * sizeof(T) > 16) second = pieces[1];
+  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = (phase & 8) != 0 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = (phase & 4) != 0 ? words[i + 1] : words[i];
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[i] = __funnelshift_r(words[i], words[i + 1], (phase & 2) * 8);
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// The first `count` elements, and no others.
+template <class T>
+__device__ void store_unit_at(T* to, const uint4& unit, int count) {
+  if (count == kUnit<T> && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    *reinterpret_cast<uint4*>(to) = unit;
+    return;
+  }
+  const T* elements = reinterpret_cast<const T*>(&unit);
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; ++e) {
+    if (e < count) to[e] = elements[e];
+  }
+}
+
+// What a thread has of a vector of parameters: those of a unit's columns. kPlain: they lie side by
+// side from a multiple of 16 bytes on, as T or as float32, and all are there.
+template <class T, bool kPlain>
+__device__ void load_parameters(const Vector& vector, const void* data, int64_t column, int count,
+                                float (&values)[kUnit<T>]) {
+  if (sizeof(T) == 2 && vector.dtype == DType::kF32 && (kPlain || vector.stride == 1)) {
+    const float* from = static_cast<const float*>(data) + column;
+#pragma unroll
+    for (int half = 0; half < kUnit<T> / 4; ++half) {
+      if (!kPlain && half * 4 >= count) continue;
+      float quad[4];
+      unpack<float>(kPlain ? reinterpret_cast<const uint4*>(from)[half]
+                           : load_unit_at(from + half * 4, min(count - half * 4, 4)),
+                    quad);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) values[half * 4 + e] = quad[e];
+    }
+    return;
+  }
+  const T* from = static_cast<const T*>(data) + column;
+  if constexpr (kPlain) return unpack<T>(*reinterpret_cast<const uint4*>(from), values);
+  if (vector.dtype == dtype_of<T>() && vector.stride == 1) {
+    return unpack<T>(load_unit_at(from, count), values);
+  }
+  with_type(vector.dtype, [&](auto type) {
+    const auto* strided = static_cast<const decltype(type)*>(data) + column * vector.stride;
+#pragma unroll
+    for (int e = 0; e < kUnit<T>; ++e) {
+      if (e < count) values[e] = widen(strided[e * vector.stride]);
+    }
+  });
+}
+
+// Whether load_parameters may take them as plain.
+inline bool has_plain_units(const Vector& vector, const void* data, DType dtype) {
+  return !vector.present ||
+         (vector.stride == 1 && (vector.dtype == dtype || vector.dtype == DType::kF32) &&
+          reinterpret_cast<uintptr_t>(data) % 16 == 0);
+}
+
+}  // namespace normgrad::cuda

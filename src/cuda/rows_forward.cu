@@ -1,0 +1,277 @@
+// LayerNorm and RMSNorm forward, a row in the registers of its threads:
+//
+//   h = x + residual, x_hat = (h - mean) * r, y = x_hat * gamma + beta
+//
+// Everything is read once and written once. 1 to 32 lanes of a warp share a row, or a block of up
+// to 512 threads, or a cluster of up to 16 blocks, with up to 4 units of 16 bytes per thread; unit
+// i is thread i's, and so on around the team. Which ones depends on the number of columns and the
+// type alone, and so does the order of the sums. Rows at any address and of any length are put
+// together from aligned pieces: the bits are those of aligned rows.
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "cuda/device.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.cuh"
+#include "cuda/rows_forward.cuh"
+#include "ops/operands.hpp"
+
+namespace normgrad::cuda {
+namespace {
+
+constexpr int kMostUnits = 4;       // of a thread
+constexpr int kSmallThreads = 128;  // of a block whose teams are parts of a warp
+
+// The float32 scalars of a row: x_hat = ((h - high) - low) * r. Where h is next to the mean, h -
+// high is exact, and the rest of the mean counts.
+struct Centre {
+  float high, low, r;
+
+  __device__ explicit Centre(const RowResult& result)
+      : high(static_cast<float>(result.mean)),
+        low(static_cast<float>(result.mean - high)),
+        r(static_cast<float>(result.r)) {}
+  __device__ float centred(float h) const { return (h - high) - low; }
+};
+
+// kPlain: rows are evenly spaced, all start at multiples of 16 bytes and have whole units, and so
+// do gamma and beta.
+template <class T, bool kRms, int kUnits, bool kPlain>
+struct RowsForward {
+  static constexpr int kE = kUnit<T>;
+  const RowsForwardLaunch& launch;
+  const RowsForwardProblem& problem;
+  int thread, threads;
+
+  __device__ int64_t column(int i) const { return int64_t{kE} * (i * threads + thread); }
+  // Elements of unit i.
+  __device__ int count(int i) const {
+    const int left = static_cast<int>(problem.cols) - static_cast<int>(column(i));
+    return kPlain ? (left > 0 ? kE : 0) : max(0, min(left, kE));
+  }
+
+  __device__ void load(const RowPlaces<T>& row, uint4 (&h)[kUnits]) const {
+    load(row.x, h);
+    if (!problem.has_residual) return;
+    uint4 residual[kUnits];
+    load(row.residual, residual);
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) h[i] = add_units<T>(h[i], residual[i]);
+  }
+
+  __device__ void load(const T* row, uint4 (&units)[kUnits]) const {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      units[i] = {};
+      if (count(i) == 0) continue;
+      const T* from = row + column(i);
+      units[i] = kPlain ? *reinterpret_cast<const uint4*>(from) : load_unit_at(from, count(i));
+    }
+  }
+
+  __device__ double sum_of(const uint4 (&h)[kUnits]) const {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      float values[kE];
+      unpack<T>(h[i], values);
+      double pairs[kE / 2];
+#pragma unroll
+      for (int e = 0; e < kE; e += 2) {
+        if (!kPlain && e >= count(i)) values[e] = 0;
+        if (!kPlain && e + 1 >= count(i)) values[e + 1] = 0;
+        pairs[e / 2] = static_cast<double>(values[e]) + static_cast<double>(values[e + 1]);
+      }
+#pragma unroll
+      for (int e = 1; e < kE / 2; ++e) pairs[0] += pairs[e];
+      sum += pairs[0];
+    }
+    return sum;
+  }
+
+  __device__ double squares_of(const uint4 (&h)[kUnits], const Centre& centre) const {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      float values[kE];
+      unpack<T>(h[i], values);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        if (!kRms) values[e] = centre.centred(values[e]);
+        if (e >= count(i)) values[e] = 0;
+      }
+      sum += tree_sum(values, values);
+    }
+    return sum;
+  }
+
+  __device__ void store(T* to, const uint4& unit, int i) const {
+    if (kPlain) {
+      *reinterpret_cast<uint4*>(to + column(i)) = unit;
+    } else {
+      store_unit_at(to + column(i), unit, count(i));
+    }
+  }
+
+  __device__ void write(const RowPlaces<T>& row, const uint4 (&h)[kUnits],
+                        const Centre& centre) const {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (count(i) == 0) break;
+      float values[kE];
+      unpack<T>(h[i], values);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        values[e] = (kRms ? values[e] : centre.centred(values[e])) * centre.r;
+      }
+      if (problem.has_h) store(row.h, h[i], i);
+      if (problem.has_x_hat) store(row.x_hat, pack<T>(values), i);
+      if (!problem.has_y) continue;
+      float gamma[kE], beta[kE];
+      load_scales<T, kPlain>(launch, column(i), count(i), gamma, beta);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) values[e] = fmaf(values[e], gamma[e], beta[e]);
+      store(row.y, pack<T>(values), i);
+    }
+  }
+};
+
+template <int kUnits>
+constexpr int kMostThreads = kUnits < kMostUnits ? kSmallThreads : kForwardThreads;
+
+template <class T, bool kRms, int kUnits, bool kPlain>
+__global__ void __launch_bounds__(kMostThreads<kUnits>, 1024 / kMostThreads<kUnits>)
+    rows_forward_kernel(const __grid_constant__ RowsForwardLaunch launch) {
+  const RowsForwardProblem& problem = launch.problem;
+  const auto cols = static_cast<double>(problem.cols);
+  Team team(launch);
+  const RowsForward<T, kRms, kUnits, kPlain> work = {launch, problem, team.thread(),
+                                                     team.threads()};
+  const int64_t teams = blockDim.x / launch.team;
+  const int64_t stride = gridDim.x / launch.cluster * teams;
+  for (int64_t first = blockIdx.x / launch.cluster * teams; first < problem.rows; first += stride) {
+    const bool there = first + team.row() < problem.rows;
+    const auto row = RowPlaces<T>::template of<kPlain>(launch, there ? first + team.row() : 0);
+    uint4 h[kUnits] = {};
+    if (there) work.load(row, h);
+    RowResult result;
+    if (!kRms) result.mean = team.sum(there ? work.sum_of(h) : 0) / cols;
+    const double squares = there ? work.squares_of(h, Centre(result)) : 1;
+    result.set_variance(team.sum(squares) / cols, problem.eps);
+    const bool wide = there && !result.is_served();
+    if (there && !wide) {
+      if (work.thread == 0) result.store(launch, row.mean, row.spread);
+      work.write(row, h, Centre(result));
+    }
+    if (__any_sync(~0u, wide)) {
+      wide_row<T, kRms>(launch, first + team.row(), wide, team);
+      team.sums += kRowSums<kRms>;
+    }
+  }
+}
+
+// Rows that no cluster has registers for: a block for each.
+template <class T, bool kRms>
+__global__ void __launch_bounds__(kForwardThreads)
+    rows_forward_long_kernel(const __grid_constant__ RowsForwardLaunch launch) {
+  Team team(launch);
+  for (int64_t row = blockIdx.x; row < launch.problem.rows; row += gridDim.x) {
+    wide_row<T, kRms>(launch, row, true, team);
+    team.sums += kRowSums<kRms>;
+  }
+}
+
+// How a row is dealt out.
+struct Deal {
+  int units = 1, team = 1, cluster = 1;
+
+  explicit Deal(const RowsForwardProblem& problem) {
+    const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+    const int64_t row = divide_up(problem.cols, unit);
+    units = row <= 8 ? 1 : row <= 16 ? 2 : kMostUnits;
+    const int64_t threads = power_of_two(divide_up(row, units));
+    team = static_cast<int>(std::min<int64_t>(threads, kForwardThreads));
+    cluster = static_cast<int>(std::min<int64_t>(threads / team, 2 * kForwardCluster));
+  }
+  static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+  static int64_t power_of_two(int64_t least) {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(least)));
+  }
+};
+
+bool is_plain(const RowsForwardProblem& problem, const Buffers& buffers) {
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
+  const auto aligned = [&](bool present, const void* data, const RowsShape::LeadStrides& strides) {
+    return !present || (reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides[0] % unit == 0);
+  };
+  return problem.lead_rank <= 1 && problem.cols % unit == 0 &&
+         aligned(true, buffers.x, problem.x) &&
+         aligned(problem.has_residual, buffers.residual, problem.residual) &&
+         aligned(problem.has_y, buffers.y, problem.y) &&
+         aligned(problem.has_h, buffers.h, problem.h) &&
+         aligned(problem.has_x_hat, buffers.x_hat, problem.x_hat) &&
+         has_plain_units(problem.gamma, buffers.gamma, problem.dtype) &&
+         has_plain_units(problem.beta, buffers.beta, problem.dtype);
+}
+
+using RowsForwardKernel = void (*)(RowsForwardLaunch);
+
+template <class T, bool kRms>
+RowsForwardKernel find_kernel(int units, bool plain) {
+  switch (units) {
+    case 1:
+      return plain ? rows_forward_kernel<T, kRms, 1, true> : rows_forward_kernel<T, kRms, 1, false>;
+    case 2:
+      return plain ? rows_forward_kernel<T, kRms, 2, true> : rows_forward_kernel<T, kRms, 2, false>;
+    default:
+      return plain ? rows_forward_kernel<T, kRms, kMostUnits, true>
+                   : rows_forward_kernel<T, kRms, kMostUnits, false>;
+  }
+}
+
+constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a grid; then they take rows in turn
+
+Status launch_rows_forward(const RowsForwardProblem& problem, const Buffers& buffers, void*,
+                           void* stream) {
+  const Deal deal(problem);
+  const bool plain = is_plain(problem, buffers);
+  const int threads = deal.team <= 32 ? kSmallThreads : deal.team;
+  const int64_t blocks = Deal::divide_up(problem.rows, threads / deal.team) * deal.cluster;
+  Launch shape = {static_cast<unsigned>(std::min(blocks, kMostBlocks)),
+                  static_cast<unsigned>(threads)};
+  shape.cluster = static_cast<unsigned>(deal.cluster);
+  const RowsForwardLaunch launch = {problem, buffers, deal.team, deal.cluster};
+  return with_type(problem.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto find = problem.rms ? find_kernel<T, true> : find_kernel<T, false>;
+    return launch_kernel(find(deal.units, plain), shape, stream, launch);
+  });
+}
+
+Status launch_long_rows_forward(const RowsForwardProblem& problem, const Buffers& buffers, void*,
+                                void* stream) {
+  const Launch shape = {static_cast<unsigned>(std::min(problem.rows, kMostBlocks)),
+                        kForwardThreads};
+  const RowsForwardLaunch launch = {problem, buffers, kForwardThreads};
+  return with_type(problem.dtype, [&](auto type) {
+    using T = decltype(type);
+    return launch_kernel(
+        problem.rms ? rows_forward_long_kernel<T, true> : rows_forward_long_kernel<T, false>, shape,
+        stream, launch);
+  });
+}
+
+}  // namespace
+
+Status choose_rows_forward(const RowsForwardProblem& problem, Kernel<RowsForwardProblem>& kernel) {
+  const Deal deal(problem);
+  if (deal.cluster > kForwardCluster || (deal.cluster > 1 && !check_hopper("").ok())) {
+    kernel = {"rows_forward_long", 0, &launch_long_rows_forward};
+  } else {
+    kernel = {deal.cluster > 1 ? "rows_forward_cluster" : "rows_forward", 0, &launch_rows_forward};
+  }
+  return {};
+}
+
+}  // namespace normgrad::cuda

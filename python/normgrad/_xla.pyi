@@ -1,0 +1,4 @@
+from types import CapsuleType
+
+cpu: CapsuleType
+cuda: CapsuleType

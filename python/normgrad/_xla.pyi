@@ -1,4 +1,4 @@
-from types import CapsuleType
+from typing import Any
 
-cpu: CapsuleType
-cuda: CapsuleType
+cpu: Any  # capsules
+cuda: Any

@@ -62,13 +62,16 @@ def call(
         moved = {}
     like = {**moved, **like}
     outputs = (*names, *(name for name in moved if name not in names))
-    results = []
-    for name in outputs:
-        if name in like:
-            shape, dtype = like[name].shape, like[name].dtype
-        else:
-            shape, dtype = output_like(op, name, x, given.get("gamma"), scalars, _name)
-        results.append(jax.ShapeDtypeStruct(shape, dtype))
+    results = [
+        jax.ShapeDtypeStruct(
+            *(
+                (like[name].shape, like[name].dtype)
+                if name in like
+                else output_like(op, name, x, given.get("gamma"), scalars, _name)
+            )
+        )
+        for name in outputs
+    ]
     values = jax.ffi.ffi_call("normgrad", results, vmap_method="broadcast_all")(
         x,
         *given.values(),

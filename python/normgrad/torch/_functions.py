@@ -90,5 +90,5 @@ class BatchNorm(torch.autograd.Function):
         if torch.is_grad_enabled():
             gradients = spread_out(wanted, torch.ops.normgrad.batch_norm_backward(*arguments))
         else:
-            gradients = _kernels.batch_norm_backward(*arguments)
+            gradients = list(_kernels.batch_norm_backward(*arguments))
         return (*gradients, None, None, None, None, None)

@@ -70,7 +70,7 @@ def _per_column(x: Tensor, gamma: Optional[Tensor], axes: int) -> Tensor:
 
 def layer_norm_outputs(
     x: Tensor, residual: Optional[Tensor], axes: int, save: bool
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Any, Any, Any]:
     return (
         _contiguous_like(x),
         None if residual is None else _contiguous_like(x),
@@ -88,7 +88,7 @@ def layer_norm(
     eps: float,
     gamma_offset: float,
     save: bool,
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Any, Any, Any]:
     y, h, mean, rstd = layer_norm_outputs(x, residual, axes, save)
     _layer_norm(
         x=x,
@@ -109,7 +109,7 @@ def layer_norm(
 
 def rms_norm_outputs(
     x: Tensor, residual: Optional[Tensor], axes: int, save: bool
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Any, Any]:
     return (
         _contiguous_like(x),
         None if residual is None else _contiguous_like(x),
@@ -125,7 +125,7 @@ def rms_norm(
     eps: float,
     gamma_offset: float,
     save: bool,
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Any, Any]:
     y, h, rstd = rms_norm_outputs(x, residual, axes, save)
     _rms_norm(
         x=x,
@@ -142,7 +142,7 @@ def rms_norm(
     return y, h, rstd
 
 
-def batch_norm_outputs(x: Tensor, save: bool) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+def batch_norm_outputs(x: Tensor, save: bool) -> tuple[Tensor, Any, Any]:
     """y lies in memory as x does, so that channels_last stays channels_last."""
     return (
         torch.empty_like(x),
@@ -161,7 +161,7 @@ def batch_norm(
     momentum: float,
     eps: float,
     save: bool,
-) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Any, Any]:
     """Moves the running statistics unless frozen; saves mean and rstd unless frozen."""
     y, mean, rstd = batch_norm_outputs(x, save and not frozen)
     _batch_norm(

@@ -8,7 +8,7 @@ autocast LayerNorm and RMSNorm take float32 on CUDA, as PyTorch's do.
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -44,11 +44,10 @@ def _recorded(*tensors: Optional[Tensor]) -> bool:
     )
 
 
-def _autocast(*tensors: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+def _autocast(*tensors: Any) -> Any:
     """PyTorch has layer_norm and rms_norm on CUDA's list of operators in float32, and on no list of
     the CPU's."""
-    x = tensors[0]
-    if x is not None and x.is_cuda and torch.is_autocast_enabled("cuda"):
+    if tensors[0].is_cuda and torch.is_autocast_enabled("cuda"):
         return tuple(None if tensor is None else tensor.float() for tensor in tensors)
     return tensors
 
@@ -119,7 +118,8 @@ def add_layer_norm(
         return torch.ops.normgrad.layer_norm(x, added, gamma, beta, axes, eps, weight_offset)[:2]
     if _recorded(x, added, gamma, beta):
         return _functions.LayerNorm.apply(x, added, gamma, beta, axes, eps, weight_offset)
-    return _kernels.layer_norm(x, added, gamma, beta, axes, eps, weight_offset, False)[:2]
+    y, h, *_ = _kernels.layer_norm(x, added, gamma, beta, axes, eps, weight_offset, False)
+    return y, h
 
 
 def rms_norm(
@@ -174,7 +174,8 @@ def add_rms_norm(
         return torch.ops.normgrad.rms_norm(x, added, gamma, axes, eps, weight_offset)[:2]
     if _recorded(x, added, gamma):
         return _functions.RMSNorm.apply(x, added, gamma, axes, eps, weight_offset)
-    return _kernels.rms_norm(x, added, gamma, axes, eps, weight_offset, False)[:2]
+    y, h, _ = _kernels.rms_norm(x, added, gamma, axes, eps, weight_offset, False)
+    return y, h
 
 
 def batch_norm(

@@ -64,7 +64,6 @@ class Torch:
 
         self.torch = torch
         self.described = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-        self.types = {torch.Tensor, torch.nn.Parameter}
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype)[6:]
@@ -99,10 +98,13 @@ class Torch:
     def allocate(self, like: Any) -> Optional[Callable[[int], Any]]:
         if like.device.type == "cpu":
             return None
-        empty, device, uint8 = self.torch.empty, like.device, self.torch.uint8
-        if self.described:
-            return lambda size: self.describe(empty(size, dtype=uint8, device=device))
-        return lambda size: empty(size, dtype=uint8, device=device)
+        held = []  # a description does not keep its tensor; this lives as long as the call
+
+        def allocate(size: int) -> Any:
+            held.append(self.torch.empty(size, dtype=self.torch.uint8, device=like.device))
+            return self.operand("workspace", held[-1], True)
+
+        return allocate
 
     def stream(self, like: Any) -> Optional[int]:
         if like.device.type == "cpu" or not self.described:

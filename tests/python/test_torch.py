@@ -146,19 +146,23 @@ def train(model, batches, targets, steps=50):  # type: ignore
     return losses
 
 
+def norms_of(model):  # type: ignore
+    return [m for m in model.modules() if type(m).__name__ in normgrad.nn.__all__]
+
+
 def follows(model, batches, targets):  # type: ignore
     """50 steps of a patched copy beside the model: losses within 1e-4, norms swapped and back."""
     patched = copy.deepcopy(model)
-    norms = [m for m in model.modules() if type(m).__name__ in normgrad.nn.__all__]
     patch = normgrad.torch.patch(patched)
-    assert len(patch) == len(norms) > 0
+    assert len(patch) == len(norms_of(model)) > 0
     assert patched.state_dict().keys() == model.state_dict().keys()
     expected, got = train(model, batches, targets), train(patched, batches, targets)
     assert expected[-1] < expected[0]
     for step, (a, b) in enumerate(zip(expected, got)):
         assert abs(a - b) <= 1e-4 * abs(a), f"step {step}: {b} instead of {a}"
+    assert all("normgrad" in type(m).__module__ for m in norms_of(patched))
     patch.undo()
-    assert all(type(m).__module__.startswith("torch.") for m in patched.modules() if m in norms)
+    assert [type(m) for m in patched.modules()] == [type(m) for m in model.modules()]
     model.load_state_dict(patched.state_dict())
     with normgrad.torch.patch(patched):
         patched.load_state_dict(model.state_dict())
@@ -323,3 +327,24 @@ def test_host_time_of_a_backward_call():  # type: ignore
             best[run] = min(best.get(run, taken), taken)
     overhead = best[whole] - (best[kernel] - best[checks_only])
     assert overhead < 10e-6, f"{overhead * 1e6:.1f} us"
+
+
+def test_older_torch_describes_its_tensors(monkeypatch):  # type: ignore
+    """Before 2.10 there is no __dlpack_c_exchange_api__: the same results, by the other way."""
+    from normgrad import _frameworks
+
+    monkeypatch.setattr(
+        _frameworks.Torch, "__init__", lambda self: vars(self).update(torch=torch, described=True)
+    )
+    bound = F._kernels._bind(normgrad._core.layer_norm)
+    assert bound is not normgrad._core.layer_norm
+    x, g = torch.randn(3, 4, 8)[:, ::2].bfloat16(), torch.randn(8)
+    y = torch.empty(3, 2, 8, dtype=torch.bfloat16)
+    bound(x=x, gamma=g, y=y, allocate=None)
+    assert torch.equal(y, F.layer_norm(x, (8,), g))
+
+
+def test_nested_tensors_take_torchs_operators():  # type: ignore
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
+    y = F.layer_norm(x, (8,))
+    assert y.is_nested and y.size(0) == 2

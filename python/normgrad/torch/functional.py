@@ -1,9 +1,9 @@
 """``torch.nn.functional``'s normalizations with the same arguments, and fused ones.
 
 float32, float16 and bfloat16 tensors of the CPU and of CUDA are computed by NormGrad; everything
-else (float64, other devices, ``torch.func`` transforms) by PyTorch's own operators. Parameters may
-have another type than the input; the output has the input's, statistics are float32. Under
-autocast LayerNorm and RMSNorm take float32 on CUDA, as PyTorch's do.
+else (float64, other devices and layouts, ``torch.func`` transforms) by PyTorch's own operators.
+Parameters may have another type than the input; the output has the input's, statistics are
+float32. Under autocast LayerNorm and RMSNorm take float32 on CUDA, as PyTorch's do.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def _ours(x: Tensor) -> bool:
     return (
         x.dtype in _DTYPES
         and (x.is_cpu or x.is_cuda)
+        and x.layout is torch.strided
+        and not x.is_nested
         and (torch.compiler.is_compiling() or not _is_transformed(x))
     )
 

@@ -19,6 +19,7 @@ namespace HWY_NAMESPACE {
 
 class ShiftedSummer {
  public:
+  HWY_INLINE ShiftedSummer() : ShiftedSummer(0) {}
   HWY_INLINE explicit ShiftedSummer(double pivot)
       : pivot_vec_(hn::Set(Floats(), static_cast<float>(pivot))),
         pivot_doubles_(hn::Set(Doubles(), pivot)) {}
@@ -29,10 +30,14 @@ class ShiftedSummer {
     add(pair.b, b_);
   }
   HWY_INLINE void add(FloatVec v) { add(v, a_); }
-  // The first `count` lanes.
+  // The first `count` lanes, and all but those.
   HWY_INLINE void add_tail(FloatVec v, int64_t count) {
     const auto there = hn::FirstN(Floats(), static_cast<size_t>(count));
     add(hn::IfThenElse(there, v, pivot_vec_), b_);
+  }
+  HWY_INLINE void add_behind(FloatVec v, int64_t count) {
+    const auto there = hn::FirstN(Floats(), static_cast<size_t>(count));
+    add(hn::IfThenElse(there, pivot_vec_, v), b_);
   }
 
   HWY_INLINE void total(double* sum, double* squares) const {
@@ -55,8 +60,8 @@ class ShiftedSummer {
   }
   static constexpr int kHalves = HWY_TARGET == HWY_SCALAR ? 1 : 2;
 
-  const FloatVec pivot_vec_;
-  const DoubleVec pivot_doubles_;
+  FloatVec pivot_vec_;
+  DoubleVec pivot_doubles_;
   Sums a_, b_;
 };
 

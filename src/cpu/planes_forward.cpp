@@ -29,6 +29,9 @@
 #define NORMGRAD_CPU_PLANES_FORWARD_ONCE_
 namespace normgrad::cpu {
 
+// Channels that are looked at together.
+inline constexpr int64_t kMostChannels = 32;
+
 struct PlanesForwardWorkspace {
   Moments* moments;  // channels x pieces
   ForwardChannel* channels;
@@ -52,30 +55,62 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// Some runs of a channel, `stride` apart. Those that come soon are asked for meanwhile, 2 KiB
-// ahead: short ones are too short for the hardware to foresee.
+// The elements of neighbouring channels in some samples.
 template <class T>
-HWY_NOINLINE ShiftedSums sum_runs(const T* x, int64_t stride, int64_t runs, int64_t length,
-                                  double pivot) {
-  constexpr int64_t kAhead = 2048 / sizeof(T);
-  const int64_t ahead = stride * HWY_MAX(1, kAhead / length);
-  ShiftedSummer sums(pivot);
-  for (int64_t n = 0; n < runs; ++n, x += stride) {
-    int64_t k = 0;
-    for (; k + pair_lanes() <= length; k += pair_lanes()) {
-      sums.add(load_pair(x + k));
-      prefetch_pair(x + ahead + k);
-    }
+struct Runs {
+  int64_t samples, channels, length;
+  const T* x;
+  T* y;
+  ChannelsShape::Strides x_strides, y_strides;
+};
+
+// One run. What lacks to whole vectors is in a vector that ends with the run: loads of a few
+// elements are slow.
+template <class T>
+HWY_INLINE void add_run(const T* x, int64_t length, int64_t ahead, ShiftedSummer& sums) {
+  int64_t k = 0;
+  for (; k + pair_lanes() <= length; k += pair_lanes()) {
+    sums.add(load_pair(x + k));
     prefetch_pair(x + ahead + k);
-    if (k + lanes() <= length) {
-      sums.add(load(x + k));
-      k += lanes();
-    }
-    if (k < length) sums.add_tail(load_tail(x + k, length - k), length - k);
   }
-  ShiftedSums total = {pivot, 0, 0};
-  sums.total(&total.sum, &total.squares);
-  return total;
+  prefetch_pair(x + ahead + k);
+  if (k + lanes() <= length) {
+    sums.add(load(x + k));
+    k += lanes();
+  }
+  if (k == length) return;
+  if (length >= lanes()) {
+    sums.add_behind(load(x + length - lanes()), k + lanes() - length);
+  } else {
+    sums.add_tail(load_tail(x, length), length);
+  }
+}
+
+// The sums of up to kMostChannels channels. What comes soon is asked for meanwhile, 2 KiB ahead:
+// runs of a few KiB are too short for the hardware to foresee.
+template <class T>
+HWY_NOINLINE void sum_runs(const Runs<T>& runs, ShiftedSums* sums) {
+  constexpr int64_t kAhead = 2048 / sizeof(T);
+  const int64_t ahead = runs.x_strides.sample * HWY_MAX(1, kAhead / (runs.length * runs.channels));
+  ShiftedSummer summers[kMostChannels];
+  for (int64_t c = 0; c < runs.channels; ++c) {
+    sums[c].pivot = pivot_of(widen(runs.x[c * runs.x_strides.channel]));
+    summers[c] = ShiftedSummer(sums[c].pivot);
+  }
+  for (int64_t n = 0; n < runs.samples; ++n) {
+    const T* x = runs.x + n * runs.x_strides.sample;
+    for (int64_t c = 0; c < runs.channels; ++c, x += runs.x_strides.channel) {
+      ShiftedSummer summer = summers[c];
+      add_run(x, runs.length, ahead, summer);
+      summers[c] = summer;
+    }
+  }
+  for (int64_t c = 0; c < runs.channels; ++c) summers[c].total(&sums[c].sum, &sums[c].squares);
+}
+
+template <class T>
+HWY_NOINLINE void write_wide(const ForwardChannel& channel, const T* x, T* y, int64_t length) {
+  for (int64_t k = 0; k < length; ++k) y[k] = narrow<T>(channel.y(widen(x[k])));
 }
 
 // y of one run.
@@ -88,7 +123,10 @@ class RunWriter {
         scale_(hn::Set(Floats(), s.scale)),
         beta_(hn::Set(Floats(), s.beta)) {}
 
+  // What lacks to whole vectors is in one that ends with the run. It is read first: y may be x.
   HWY_INLINE void write(const T* x, T* y, int64_t length) const {
+    if (length < lanes()) return store_tail(element(load_tail(x, length)), y, length);
+    const FloatVec last = element(load(x + length - lanes()));
     int64_t k = 0;
     if constexpr (kStreaming) {
       k = HWY_MIN(first_whole(y), length);
@@ -102,7 +140,11 @@ class RunWriter {
         store_pair({element(pair.a), element(pair.b)}, y + k);
       }
     }
-    some(x + k, y + k, length - k);
+    if (k + lanes() <= length) {
+      store(element(load(x + k)), y + k);
+      k += lanes();
+    }
+    if (k < length) store(last, y + length - lanes());
   }
 
  private:
@@ -127,12 +169,20 @@ class RunWriter {
   const FloatVec mean_, mean_rest_, scale_, beta_;
 };
 
-// Some runs, from the last to the first: what was read last is still in cache.
+// From the last run to the first: what was read last is still in cache.
 template <class T, bool kStreaming>
-HWY_NOINLINE void write_runs(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t runs,
-                             int64_t length, const ChannelScale& scale) {
-  const RunWriter<T, kStreaming> writer(scale);
-  for (int64_t n = runs - 1; n >= 0; --n) writer.write(x + n * x_stride, y + n * y_stride, length);
+HWY_NOINLINE void write_runs(const Runs<T>& runs, const ForwardChannel* channels) {
+  for (int64_t n = runs.samples - 1; n >= 0; --n) {
+    for (int64_t c = runs.channels - 1; c >= 0; --c) {
+      const T* x = runs.x + n * runs.x_strides.sample + c * runs.x_strides.channel;
+      T* y = runs.y + n * runs.y_strides.sample + c * runs.y_strides.channel;
+      if (channels[c].wide) {
+        write_wide(channels[c], x, y, runs.length);
+      } else {
+        RunWriter<T, kStreaming>(channels[c].scale).write(x, y, runs.length);
+      }
+    }
+  }
 }
 
 template <class T>
@@ -140,7 +190,9 @@ class PlanesForwardRun {
  public:
   PlanesForwardRun(const ChannelsForwardProblem& problem, const Buffers& buffers, void* memory)
       : problem_(problem), buffers_(buffers), workspace_(problem, memory), pieces_(problem) {
-    streaming_ = bytes() > streaming_bytes() && buffers.y != buffers.x;
+    // Short runs leave too many lines that are not whole.
+    streaming_ = bytes() > streaming_bytes() && buffers.y != buffers.x &&
+                 problem.length * kSize >= kLeastStreamed;
   }
 
   void run() const {
@@ -153,22 +205,25 @@ class PlanesForwardRun {
 
  private:
   static constexpr int64_t kSize = sizeof(T);
+  static constexpr int64_t kLeastStreamed = 1024;
 
   int64_t bytes() const {
     return 2 * problem_.samples * problem_.length * problem_.channels * kSize;
   }
 
-  // Whole channels are dealt out: the second look at one finds it in the thread's cache.
+  // Whole channels are dealt out, in groups: the second look at a group finds it in the thread's
+  // cache.
   void by_channels() const {
     const int64_t channel_bytes = HWY_MAX(1, problem_.samples * problem_.length * kSize);
-    const int64_t size = std::clamp<int64_t>((1 << 16) / channel_bytes, 1,
-                                             HWY_MAX(1, problem_.channels / threads()));
+    const int64_t fitting = HWY_MIN(core_cache_bytes() / 2 / channel_bytes, kMostChannels);
+    const int64_t size =
+        std::clamp<int64_t>(problem_.channels / (4 * threads()), 1, HWY_MAX(1, fitting));
     parallel_for((problem_.channels + size - 1) / size, bytes(), [&](int64_t task) {
-      const int64_t end = HWY_MIN((task + 1) * size, problem_.channels);
-      for (int64_t c = task * size; c < end; ++c) {
-        for (int64_t i = 0; !problem_.frozen && i < pieces_.count(); ++i) sum_piece(c, i);
-        finish(c);
-        for (int64_t i = pieces_.count() - 1; problem_.has_y && i >= 0; --i) write_piece(c, i);
+      const int64_t begin = task * size, end = HWY_MIN(begin + size, problem_.channels);
+      for (int64_t i = 0; !problem_.frozen && i < pieces_.count(); ++i) sum_piece(begin, end, i);
+      for (int64_t c = begin; c < end; ++c) finish(c);
+      for (int64_t i = pieces_.count() - 1; problem_.has_y && i >= 0; --i) {
+        write_piece(begin, end, i);
       }
       hwy::FlushStream();
     });
@@ -178,36 +233,50 @@ class PlanesForwardRun {
   // barrier between sums and y.
   void by_pieces() const {
     constexpr int64_t kBandBytes = 4096;
-    const int64_t size =
-        std::clamp<int64_t>(kBandBytes / (problem_.length * kSize), 1, problem_.channels);
+    const int64_t fitting = HWY_MIN(kBandBytes / (problem_.length * kSize), kMostChannels);
+    const int64_t size = std::clamp<int64_t>(fitting, 1, problem_.channels);
     const int64_t blocks = (problem_.channels + size - 1) / size;
     const int64_t tasks = blocks * pieces_.count();
-    const auto for_channels = [&](int64_t task, const auto& body) {
-      const int64_t begin = task % blocks * size, end = HWY_MIN(begin + size, problem_.channels);
-      for (int64_t c = begin; c < end; ++c) body(c, task / blocks);
-    };
+    const auto end = [&](int64_t begin) { return HWY_MIN(begin + size, problem_.channels); };
     if (!problem_.frozen) {
       parallel_for(tasks, bytes(), [&](int64_t task) {
-        for_channels(task, [&](int64_t c, int64_t piece) { sum_piece(c, piece); });
+        const int64_t begin = task % blocks * size;
+        sum_piece(begin, end(begin), task / blocks);
       });
     }
     for (int64_t c = 0; c < problem_.channels; ++c) finish(c);
     if (!problem_.has_y) return;
     // Backwards: what was read last is in some cache.
     parallel_for(tasks, bytes(), [&](int64_t task) {
-      for_channels(tasks - 1 - task, [&](int64_t c, int64_t piece) { write_piece(c, piece); });
+      const int64_t back = tasks - 1 - task, begin = back % blocks * size;
+      write_piece(begin, end(begin), back / blocks);
       hwy::FlushStream();
     });
   }
 
   Moments* moments(int64_t c) const { return workspace_.moments + c * pieces_.count(); }
 
-  void sum_piece(int64_t c, int64_t piece) const {
+  // Channels [begin, end).
+  Runs<T> runs(int64_t begin, int64_t end, int64_t piece) const {
     const Run first = pieces_.run(piece, 0);
-    const int64_t runs = pieces_.runs(piece);
-    const T* x = at(static_cast<const T*>(buffers_.x), problem_.x, c, first);
-    const ShiftedSums sums = sum_runs(x, problem_.x.sample, runs, first.count, pivot_of(widen(*x)));
-    moments(c)[piece] = Moments(static_cast<double>(runs * first.count), sums);
+    const auto offset = [&](const ChannelsShape::Strides& strides) {
+      return first.sample * strides.sample + begin * strides.channel + first.begin;
+    };
+    Runs<T> runs = {pieces_.runs(piece), end - begin, first.count, nullptr, nullptr,
+                    problem_.x,          problem_.y};
+    runs.x = static_cast<const T*>(buffers_.x) + offset(problem_.x);
+    if (problem_.has_y) runs.y = static_cast<T*>(buffers_.y) + offset(problem_.y);
+    return runs;
+  }
+
+  void sum_piece(int64_t begin, int64_t end, int64_t piece) const {
+    ShiftedSums sums[kMostChannels];
+    const Runs<T> elements = runs(begin, end, piece);
+    sum_runs(elements, sums);
+    for (int64_t c = begin; c < end; ++c) {
+      moments(c)[piece] =
+          Moments(static_cast<double>(elements.samples * elements.length), sums[c - begin]);
+    }
   }
 
   void finish(int64_t c) const {
@@ -216,30 +285,9 @@ class PlanesForwardRun {
     workspace_.channels[c] = finish_forward_channel(problem_, buffers_, c, total);
   }
 
-  void write_piece(int64_t c, int64_t piece) const {
-    const ForwardChannel& channel = workspace_.channels[c];
-    const Run first = pieces_.run(piece, 0);
-    const int64_t runs = pieces_.runs(piece);
-    const T* x = at(static_cast<const T*>(buffers_.x), problem_.x, c, first);
-    T* y = at(static_cast<T*>(buffers_.y), problem_.y, c, first);
-    if (channel.wide) {
-      for (int64_t n = 0; n < runs; ++n) {
-        write_wide(channel, x + n * problem_.x.sample, y + n * problem_.y.sample, first.count);
-      }
-      return;
-    }
+  void write_piece(int64_t begin, int64_t end, int64_t piece) const {
     const auto write = streaming_ ? write_runs<T, true> : write_runs<T, false>;
-    write(x, problem_.x.sample, y, problem_.y.sample, runs, first.count, channel.scale);
-  }
-  static HWY_NOINLINE void write_wide(const ForwardChannel& channel, const T* x, T* y,
-                                      int64_t length) {
-    for (int64_t k = 0; k < length; ++k) y[k] = narrow<T>(channel.y(widen(x[k])));
-  }
-
-  template <class Element>
-  static Element* at(Element* data, const ChannelsShape::Strides& strides, int64_t c,
-                     const Run& run) {
-    return data + run.sample * strides.sample + c * strides.channel + run.begin;
+    write(runs(begin, end, piece), workspace_.channels + begin);
   }
 
   const ChannelsForwardProblem& problem_;

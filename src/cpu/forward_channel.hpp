@@ -46,7 +46,7 @@ inline Normalizer take_statistics(const ChannelsForwardProblem& problem, const B
   const auto move = [&](const Vector& vector, void* data, double value) {
     if (!vector.present || n == 0) return;
     const double old = load_value(vector, data, c);
-    store_value(vector, data, c, old + problem.momentum * (value - old));
+    store_value(vector.dtype, data, c * vector.stride, old + problem.momentum * (value - old));
   };
   move(problem.running_mean, buffers.running_mean, moments.mean);
   move(problem.running_variance, buffers.running_variance,

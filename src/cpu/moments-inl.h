@@ -20,8 +20,7 @@ namespace HWY_NAMESPACE {
 class ShiftedSummer {
  public:
   HWY_INLINE explicit ShiftedSummer(double pivot)
-      : pivot_(pivot),
-        pivot_vec_(hn::Set(Floats(), static_cast<float>(pivot))),
+      : pivot_vec_(hn::Set(Floats(), static_cast<float>(pivot))),
         pivot_doubles_(hn::Set(Doubles(), pivot)) {}
 
   // The two halves have sums of their own: an addition takes four cycles.
@@ -36,13 +35,9 @@ class ShiftedSummer {
     add(hn::IfThenElse(there, v, pivot_vec_), b_);
   }
 
-  HWY_INLINE ShiftedSums total() const {
-    ShiftedSums sums;
-    sums.pivot = pivot_;
+  HWY_INLINE void total(double* sum, double* squares) const {
     store_totals(hn::Add(a_.sum.lanes_total(), b_.sum.lanes_total()),
-                 hn::Add(a_.squares.lanes_total(), b_.squares.lanes_total()), &sums.sum,
-                 &sums.squares);
-    return sums;
+                 hn::Add(a_.squares.lanes_total(), b_.squares.lanes_total()), sum, squares);
   }
 
  private:
@@ -60,7 +55,6 @@ class ShiftedSummer {
   }
   static constexpr int kHalves = HWY_TARGET == HWY_SCALAR ? 1 : 2;
 
-  const double pivot_;
   const FloatVec pivot_vec_;
   const DoubleVec pivot_doubles_;
   Sums a_, b_;

@@ -73,7 +73,9 @@ HWY_NOINLINE ShiftedSums sum_runs(const T* x, int64_t stride, int64_t runs, int6
     }
     if (k < length) sums.add_tail(load_tail(x + k, length - k), length - k);
   }
-  return sums.total();
+  ShiftedSums total = {pivot, 0, 0};
+  sums.total(&total.sum, &total.squares);
+  return total;
 }
 
 // y of one run.

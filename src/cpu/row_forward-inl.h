@@ -7,9 +7,12 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/io-inl.h"
 #include "cpu/moments-inl.h"
+#include "cpu/row_scalars-inl.h"
+#include "cpu/row_sums.hpp"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,20 +37,23 @@ HWY_INLINE FloatVec as_stored(FloatVec v) {
   }
 }
 
-// x_hat = ((h - mean) - mean_rest) * r: the mean in two floats, since one is off by up to half a
-// unit of itself, which may be many standard deviations.
-struct RowScale {
-  float mean = 0, mean_rest = 0, r = 0;
-};
-
-// One row. Pointers to what is not there or not wanted are null.
+// Rows that are looked at together, so that their scalars do not wait for each other. Pointers to
+// what is not there or not wanted are null.
 template <class T>
-struct ForwardRow {
-  const T *x, *residual;
-  T *h, *y, *x_hat;
-  const T *next_x, *next_residual;  // a row to ask memory for meanwhile
-  ShiftedSums sums;                 // of a segment
-  RowScale scale;
+struct ForwardBatch {
+  int64_t count = 0;
+  const T *x[kMostRows], *residual[kMostRows] = {};
+  T *h[kMostRows] = {}, *y[kMostRows] = {}, *x_hat[kMostRows] = {};
+  int64_t x_ahead = 0, residual_ahead = 0;  // the way to rows that come soon
+  int64_t mean_at[kMostRows] = {}, spread_at[kMostRows] = {};
+  // Of a segment: the sums of h - pivot and of its square. RMSNorm's pivot is 0.
+  double pivot[kMostRows] = {}, sum[kMostRows] = {}, squares[kMostRows] = {};
+  // Of the rows.
+  double mean[kMostRows] = {}, variance[kMostRows] = {}, r[kMostRows] = {};
+  bool any_wide = false;  // some need float64
+  // x_hat = ((h - mean_high) - mean_low) * scale: the mean in two floats, since one is off by up to
+  // half a unit of itself, which may be many standard deviations.
+  float mean_high[kMostRows] = {}, mean_low[kMostRows] = {}, scale[kMostRows] = {};
 };
 
 // h = x + residual, rounded to T; x itself without a residual.
@@ -73,13 +79,13 @@ class RowInput {
   const T *x_, *residual_;
 };
 
-// The sums of columns [begin, end) of a row of `cols`, at most a segment; writes h if it is wanted.
+// The sums of columns [begin, end) of row k of `cols`, at most a segment; writes h if it is wanted.
 template <class T, bool kResidual>
-HWY_INLINE ShiftedSums sum_row(const ForwardRow<T>& row, double pivot, int64_t begin, int64_t end,
-                               int64_t cols) {
-  const RowInput<T, kResidual> input(row.x, row.residual);
-  T* const h = row.h;
-  ShiftedSummer sums(pivot);
+HWY_INLINE void sum_row(ForwardBatch<T>& batch, int64_t k, int64_t begin, int64_t end,
+                        int64_t cols) {
+  const RowInput<T, kResidual> input(batch.x[k], batch.residual[k]);
+  T* const h = batch.h[k];
+  ShiftedSummer sums(batch.pivot[k]);
   const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
   int64_t c = begin;
   for (; c < pairs_end; c += pair_lanes()) {
@@ -98,37 +104,83 @@ HWY_INLINE ShiftedSums sum_row(const ForwardRow<T>& row, double pivot, int64_t b
     if (h != nullptr) store_tail(v, h + c, end - c);
     sums.add_tail(v, end - c);
   }
-  return sums.total();
+  sums.total(&batch.sum[k], &batch.squares[k]);
 }
 
 // An element of h before it is written, which may be to where x is.
 template <class T>
-double h_at(const ForwardRow<T>& row, int64_t c) {
-  if (row.residual == nullptr) return widen(row.x[c]);
-  return widen(
-      narrow<T>(static_cast<float>(widen(row.x[c])) + static_cast<float>(widen(row.residual[c]))));
+HWY_INLINE double h_at(const ForwardBatch<T>& batch, int64_t k, int64_t c) {
+  const double x = widen(batch.x[k][c]);
+  if (batch.residual[k] == nullptr) return x;
+  return widen(narrow<T>(static_cast<float>(x) + static_cast<float>(widen(batch.residual[k][c]))));
 }
 
-// The first look at some rows. RMSNorm's sums are not shifted.
+// The first look.
 template <class T, bool kResidual>
-HWY_NOINLINE void sum_rows(ForwardRow<T>* rows, int64_t count, bool rms, int64_t begin, int64_t end,
+HWY_NOINLINE void sum_rows(ForwardBatch<T>& batch, bool rms, int64_t begin, int64_t end,
                            int64_t cols) {
-  for (int64_t k = 0; k < count; ++k) {
-    const double pivot = rms ? 0 : pivot_of(h_at(rows[k], begin));
-    rows[k].sums = sum_row<T, kResidual>(rows[k], pivot, begin, end, cols);
+  for (int64_t k = 0; k < batch.count; ++k) {
+    batch.pivot[k] = rms ? 0 : pivot_of(h_at(batch, k, begin));
+    sum_row<T, kResidual>(batch, k, begin, end, cols);
   }
 }
 
-// The outputs of a row from its h. gamma and beta stand in the order of pairs.
+// Where eps is most of the denominator, x_hat may be too small for float32 and y not.
+inline constexpr double kLeastShare = 0x1p-120;
+
+// Whether the elements of a row need float64.
+template <class T>
+bool is_wide(const ForwardBatch<T>& batch, int64_t k) {
+  const double mean = batch.mean[k], variance = batch.variance[k], r = batch.r[k];
+  return !is_safe(r) || !(mean == 0 || is_safe(mean)) ||
+         !(variance == 0 || variance * (r * r) >= kLeastShare);
+}
+
+// The scalars from mean and variance, several rows at a time: a division is 16 cycles, for one row
+// or for eight.
+template <class T>
+HWY_NOINLINE void make_scalars(ForwardBatch<T>& batch, double eps) {
+  const Doubles d;
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  bool fine = true;
+  for (int64_t k = 0; k < batch.count; k += step) {
+    const DoubleVec mean = hn::LoadU(d, batch.mean + k),
+                    variance = hn::LoadU(d, batch.variance + k);
+    const DoubleVec r = hn::Div(hn::Set(d, 1), hn::Sqrt(hn::Add(variance, hn::Set(d, eps))));
+    const auto high = rounded(mean);
+    hn::StoreU(high, FloatsOfDoubles(), batch.mean_high + k);
+    hn::StoreU(rounded(hn::Sub(mean, hn::PromoteTo(d, high))), FloatsOfDoubles(),
+               batch.mean_low + k);
+    hn::StoreU(rounded(r), FloatsOfDoubles(), batch.scale + k);
+    hn::StoreU(r, d, batch.r + k);
+    const DoubleVec zero = hn::Zero(d);
+    const auto large = hn::Ge(hn::Mul(variance, hn::Mul(r, r)), hn::Set(d, kLeastShare));
+    const auto good =
+        hn::And(hn::And(are_in_range(r), hn::Or(are_in_range(mean), hn::Eq(mean, zero))),
+                hn::Or(large, hn::Eq(variance, zero)));
+    // The last vector may reach beyond the batch.
+    const auto inside = hn::FirstN(d, static_cast<size_t>(HWY_MIN(step, batch.count - k)));
+    fine = fine && hn::AllTrue(d, hn::Or(good, hn::Not(inside)));
+  }
+  batch.any_wide = !fine;
+}
+
+// The outputs of row k from its h, which is read where there is one: the first look may have
+// written it over x or residual. gamma and beta stand in the order of pairs.
 template <class T, bool kResidual, bool kStreaming>
 class RowWriter {
  public:
-  HWY_INLINE RowWriter(const ForwardRow<T>& row, const float* gamma, const float* beta)
-      : row_(row),
-        input_(row.x, row.residual),
-        mean_(hn::Set(Floats(), row.scale.mean)),
-        mean_rest_(hn::Set(Floats(), row.scale.mean_rest)),
-        r_(hn::Set(Floats(), row.scale.r)),
+  HWY_INLINE RowWriter(const ForwardBatch<T>& batch, int64_t k, const float* gamma,
+                       const float* beta)
+      : input_(batch.h[k] != nullptr ? batch.h[k] : batch.x[k], batch.residual[k]),
+        y_(batch.y[k]),
+        x_hat_(batch.x_hat[k]),
+        next_x_(batch.x[k] + batch.x_ahead),
+        next_residual_(batch.residual[k] == nullptr ? nullptr
+                                                    : batch.residual[k] + batch.residual_ahead),
+        mean_high_(hn::Set(Floats(), batch.mean_high[k])),
+        mean_low_(hn::Set(Floats(), batch.mean_low[k])),
+        scale_(hn::Set(Floats(), batch.scale[k])),
         gamma_(gamma),
         beta_(beta) {}
 
@@ -145,7 +197,7 @@ class RowWriter {
 
  private:
   HWY_INLINE FloatVec x_hat(FloatVec h) const {
-    return hn::Mul(hn::Sub(hn::Sub(h, mean_), mean_rest_), r_);
+    return hn::Mul(hn::Sub(hn::Sub(h, mean_high_), mean_low_), scale_);
   }
   HWY_INLINE FloatVec y(FloatVec x_hat, int64_t c) const {
     return hn::MulAdd(x_hat, load(gamma_ + c), load(beta_ + c));
@@ -161,32 +213,32 @@ class RowWriter {
   HWY_INLINE void pair(int64_t c) const {
     const FloatPair h = input_.pair(c);
     const FloatPair normalized = {x_hat(h.a), x_hat(h.b)};
-    if (row_.x_hat != nullptr) put(normalized, row_.x_hat + c);
-    if (row_.y != nullptr) {
-      put({y(normalized.a, c), y(normalized.b, c + lanes())}, row_.y + c);
-    }
-    prefetch_pair(row_.next_x + c);
-    if (row_.next_residual != nullptr) prefetch_pair(row_.next_residual + c);
+    if (x_hat_ != nullptr) put(normalized, x_hat_ + c);
+    if (y_ != nullptr) put({y(normalized.a, c), y(normalized.b, c + lanes())}, y_ + c);
+    prefetch_pair(next_x_ + c);
+    if (next_residual_ != nullptr) prefetch_pair(next_residual_ + c);
   }
   template <bool kTail>
   HWY_INLINE void vector(int64_t c, int64_t count) const {
     const FloatVec normalized = x_hat(input_.template vector<kTail>(c, count));
-    if (row_.x_hat != nullptr) store_some<kTail>(normalized, row_.x_hat + c, count);
-    if (row_.y != nullptr) store_some<kTail>(y(normalized, c), row_.y + c, count);
+    if (x_hat_ != nullptr) store_some<kTail>(normalized, x_hat_ + c, count);
+    if (y_ != nullptr) store_some<kTail>(y(normalized, c), y_ + c, count);
   }
 
-  const ForwardRow<T> row_;
   const RowInput<T, kResidual> input_;
-  const FloatVec mean_, mean_rest_, r_;
-  const float *gamma_, *beta_;
+  T *const y_, *const x_hat_;
+  const T *const next_x_, *const next_residual_;
+  const FloatVec mean_high_, mean_low_, scale_;
+  const float *const gamma_, *const beta_;
 };
 
-// The second look at some rows.
+// The second look at rows [first, last) of a batch.
 template <class T, bool kResidual, bool kStreaming>
-HWY_NOINLINE void write_rows(const ForwardRow<T>* rows, int64_t count, const float* gamma,
-                             const float* beta, int64_t begin, int64_t end, int64_t cols) {
-  for (int64_t k = 0; k < count; ++k) {
-    const RowWriter<T, kResidual, kStreaming> writer(rows[k], gamma, beta);
+HWY_NOINLINE void write_rows(const ForwardBatch<T>& batch, int64_t first, int64_t last,
+                             const float* gamma, const float* beta, int64_t begin, int64_t end,
+                             int64_t cols) {
+  for (int64_t k = first; k < last; ++k) {
+    const RowWriter<T, kResidual, kStreaming> writer(batch, k, gamma, beta);
     writer.run(begin, end, cols);
   }
 }

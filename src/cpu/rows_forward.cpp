@@ -36,7 +36,7 @@
 #define NORMGRAD_CPU_ROWS_FORWARD_ONCE_
 namespace normgrad::cpu {
 
-// gamma and beta as float32, padded, then the sums of a row's segments.
+// gamma and beta as float32, padded, then the moments of a row's segments.
 struct RowsForwardWorkspace {
   int64_t padded, segments;
 
@@ -45,13 +45,11 @@ struct RowsForwardWorkspace {
 
   size_t bytes() const {
     return static_cast<size_t>(2 * padded) * sizeof(float) +
-           static_cast<size_t>(segments) * sizeof(ShiftedSums);
+           static_cast<size_t>(segments) * sizeof(Moments);
   }
   float* gamma(void* memory) const { return static_cast<float*>(memory); }
   float* beta(void* memory) const { return gamma(memory) + padded; }
-  ShiftedSums* sums(void* memory) const {
-    return reinterpret_cast<ShiftedSums*>(beta(memory) + padded);
-  }
+  Moments* moments(void* memory) const { return reinterpret_cast<Moments*>(beta(memory) + padded); }
 };
 
 size_t rows_forward_workspace(const RowsForwardProblem& problem) {
@@ -69,12 +67,12 @@ template <class T>
 class RowsForwardRun {
  public:
   RowsForwardRun(const RowsForwardProblem& problem, const Buffers& buffers, const float* gamma,
-                 const float* beta, ShiftedSums* sums)
+                 const float* beta, Moments* moments)
       : problem_(problem),
         buffers_(buffers),
         gamma_(gamma),
         beta_(beta),
-        sums_(sums),
+        moments_(moments),
         segments_((problem.cols + kSegment - 1) / kSegment),
         streaming_(bytes() > streaming_bytes() && can_stream(problem.has_y, buffers.y, problem.y) &&
                    can_stream(problem.has_x_hat, buffers.x_hat, problem.x_hat)) {}
@@ -90,19 +88,10 @@ class RowsForwardRun {
   }
 
  private:
-  using Row = ForwardRow<T>;
+  using Batch = ForwardBatch<T>;
+  using Cursor = RowCursor<RowsForwardProblem>;
   static constexpr int64_t kSize = sizeof(T);
   static constexpr int64_t kLine = 64;
-
-  // Rows that are looked at together, so that their scalars do not wait for each other.
-  struct Batch {
-    int64_t count = 0;
-    Row rows[kMostRows];
-    RowOffsets<RowsForwardProblem> offsets[kMostRows];
-    Moments moments[kMostRows];
-    Normalizer normalizers[kMostRows];
-    bool any_wide = false, wide[kMostRows];  // float32 elements do not serve
-  };
 
   int64_t row_bytes() const {
     const int tensors =
@@ -128,60 +117,72 @@ class RowsForwardRun {
            (problem_.rows < threads() || row_bytes() > core_cache_bytes() * 3 / 4);
   }
 
-  // look_at(batch) for rows [begin, end), some of which stay in the first-level cache.
+  // look_at(batch) for rows [begin, end), as many at a time as stay in the first-level cache.
   template <class LookAt>
   void for_batches(int64_t begin, int64_t end, const LookAt& look_at) const {
     const int64_t height = std::clamp<int64_t>((1 << 14) / row_bytes(), 1, kMostRows);
-    RowCursor<RowsForwardProblem> cursor(problem_, begin);
+    Cursor cursor(problem_, begin);
     Batch batch;
     for (int64_t row = begin; row < end; row += batch.count) {
-      batch.count = HWY_MIN(height, end - row);
-      for (int64_t k = 0; k < batch.count; ++k) {
-        batch.offsets[k] = cursor;
-        batch.rows[k] = locate(cursor, height);
-        batch.moments[k] = {};
-        cursor.next();
-      }
+      locate(cursor, HWY_MIN(height, end - row), batch);
       look_at(batch);
     }
   }
-  Row locate(const RowOffsets<RowsForwardProblem>& at, int64_t ahead) const {
+
+  void locate(Cursor& cursor, int64_t count, Batch& batch) const {
     const int last = HWY_MAX(problem_.lead_rank - 1, 0);
-    Row row = {};
-    row.x = static_cast<const T*>(buffers_.x) + at.x;
-    row.next_x = row.x + ahead * problem_.x[last];
-    if (problem_.has_residual) {
-      row.residual = static_cast<const T*>(buffers_.residual) + at.residual;
-      row.next_residual = row.residual + ahead * problem_.residual[last];
+    batch.count = count;
+    batch.x_ahead = count * problem_.x[last];
+    batch.residual_ahead = count * problem_.residual[last];
+    for (int64_t done = 0; done < count;) {
+      const int64_t rows = HWY_MIN(cursor.even_rows(), count - done);
+      const auto place = [&](bool there, auto* data, int64_t offset, const auto& strides,
+                             auto* to) {
+        for (int64_t k = 0; there && k < rows; ++k) {
+          to[done + k] = data + offset + k * strides[last];
+        }
+      };
+      const auto mark = [&](int64_t offset, const auto& strides, int64_t* to) {
+        for (int64_t k = 0; k < rows; ++k) to[done + k] = offset + k * strides[last];
+      };
+      place(true, static_cast<const T*>(buffers_.x), cursor.x, problem_.x, batch.x);
+      place(problem_.has_residual, static_cast<const T*>(buffers_.residual), cursor.residual,
+            problem_.residual, batch.residual);
+      place(problem_.has_h, static_cast<T*>(buffers_.h), cursor.h, problem_.h, batch.h);
+      place(problem_.has_y, static_cast<T*>(buffers_.y), cursor.y, problem_.y, batch.y);
+      place(problem_.has_x_hat, static_cast<T*>(buffers_.x_hat), cursor.x_hat, problem_.x_hat,
+            batch.x_hat);
+      if (problem_.mean.present) mark(cursor.mean, problem_.mean.lead, batch.mean_at);
+      if (problem_.spread.present) mark(cursor.spread, problem_.spread.lead, batch.spread_at);
+      cursor.skip(rows);
+      done += rows;
     }
-    if (problem_.has_h) row.h = static_cast<T*>(buffers_.h) + at.h;
-    if (problem_.has_y) row.y = static_cast<T*>(buffers_.y) + at.y;
-    if (problem_.has_x_hat) row.x_hat = static_cast<T*>(buffers_.x_hat) + at.x_hat;
-    return row;
   }
 
   // The second look begins with the last segment: it is the one that is surely in cache.
   void rows(int64_t begin, int64_t end) const {
     for_batches(begin, end, [&](Batch& batch) {
+      Moments moments[kMostRows];
       for (int64_t i = 0; i < segments_; ++i) {
-        sum_segment(batch.rows, batch.count, i);
-        for (int64_t k = 0; k < batch.count; ++k) add(batch.rows[k].sums, i, batch.moments[k]);
+        sum_segment(batch, i);
+        for (int64_t k = 0; k < batch.count; ++k) moments[k] += segment_moments(batch, k, i);
       }
-      finish(batch);
+      finish(moments, batch);
       for (int64_t i = segments_ - 1; writes() && i >= 0; --i) write_segment(batch, i);
     });
   }
 
-  // Rows of several segments: one at a time.
+  // Rows of several segments, so long that a batch has one.
   void by_columns() const {
     for_batches(0, problem_.rows, [&](Batch& batch) {
       parallel_for(segments_, row_bytes(), [&](int64_t i) {
-        Row row = batch.rows[0];
-        sum_segment(&row, 1, i);
-        sums_[i] = row.sums;
+        Batch mine = batch;
+        sum_segment(mine, i);
+        moments_[i] = segment_moments(mine, 0, i);
       });
-      for (int64_t i = 0; i < segments_; ++i) add(sums_[i], i, batch.moments[0]);
-      finish(batch);
+      Moments total;
+      for (int64_t i = 0; i < segments_; ++i) total += moments_[i];
+      finish(&total, batch);
       if (!writes()) return;
       parallel_for(segments_, row_bytes(), [&](int64_t i) {
         write_segment(batch, segments_ - 1 - i);
@@ -194,66 +195,47 @@ class RowsForwardRun {
     return HWY_MIN((index + 1) * kSegment, problem_.cols);
   }
 
-  void sum_segment(Row* rows, int64_t count, int64_t index) const {
+  void sum_segment(Batch& batch, int64_t index) const {
     const auto sum = problem_.has_residual ? sum_rows<T, true> : sum_rows<T, false>;
-    sum(rows, count, problem_.rms, index * kSegment, segment_end(index), problem_.cols);
+    sum(batch, problem_.rms, index * kSegment, segment_end(index), problem_.cols);
   }
-
-  // RMSNorm's squares are not shifted.
-  void add(const ShiftedSums& sums, int64_t index, Moments& moments) const {
+  // RMSNorm's squares are those of h: their mean is taken for 0.
+  Moments segment_moments(const Batch& batch, int64_t k, int64_t index) const {
     const auto count = static_cast<double>(segment_end(index) - index * kSegment);
-    if (!problem_.rms) {
-      moments += Moments(count, sums);
-    } else {
-      moments.count += count;
-      moments.squares += sums.squares;
-    }
+    if (!problem_.rms) return {count, {batch.pivot[k], batch.sum[k], batch.squares[k]}};
+    return {count, {0, 0, batch.squares[k]}};
   }
 
-  // From the moments: the statistics, which are written, and the scalars of the second look, which
-  // reads h where there is one: the first may have written it over x or residual.
-  void finish(Batch& batch) const {
-    batch.any_wide = false;
+  // From the moments: the statistics, which are written, and the scalars of the second look.
+  void finish(const Moments* moments, Batch& batch) const {
     for (int64_t k = 0; k < batch.count; ++k) {
-      const double mean = batch.moments[k].mean, variance = batch.moments[k].variance();
-      const Normalizer n = batch.normalizers[k] =
-          Normalizer::from_variance(mean, variance + problem_.eps);
-      const auto rounded_mean = static_cast<float>(mean);
-      Row& row = batch.rows[k];
-      row.scale = {rounded_mean, static_cast<float>(mean - rounded_mean), static_cast<float>(n.r)};
-      // Where eps is most of the denominator, x_hat may be too small for float32 and y not.
-      const bool small = variance != 0 && !(variance * n.r * n.r >= 0x1p-120);
-      batch.wide[k] = !is_safe(n.r) || !(mean == 0 || is_safe(mean)) || small;
-      batch.any_wide = batch.any_wide || batch.wide[k];
-      if (row.h != nullptr) {
-        row.x = row.h;
-        row.residual = nullptr;
-      }
+      batch.mean[k] = moments[k].mean;
+      batch.variance[k] = moments[k].variance();
     }
-    const auto save = [&](const RowsShape::RowScalar& scalar, void* data,
-                          int64_t RowOffsets<RowsForwardProblem>::*offset, const auto& value) {
+    make_scalars(batch, problem_.eps);
+    const auto save = [&](const RowsShape::RowScalar& scalar, void* data, const int64_t* at,
+                          const auto& value) {
       if (!scalar.present) return;
-      for (int64_t k = 0; k < batch.count; ++k) {
-        store_value(scalar.dtype, data, batch.offsets[k].*offset, value(k));
-      }
+      with_type(scalar.dtype, [&](auto type) {
+        auto* values = static_cast<decltype(type)*>(data);
+        for (int64_t k = 0; k < batch.count; ++k) values[at[k]] = narrow<decltype(type)>(value(k));
+      });
     };
-    save(problem_.mean, buffers_.saved_mean, &RowOffsets<RowsForwardProblem>::mean,
-         [&](int64_t k) { return batch.moments[k].mean; });
-    save(problem_.spread, buffers_.saved_spread, &RowOffsets<RowsForwardProblem>::spread,
+    save(problem_.mean, buffers_.saved_mean, batch.mean_at,
+         [&](int64_t k) { return batch.mean[k]; });
+    save(problem_.spread, buffers_.saved_spread, batch.spread_at,
          [&](int64_t k) { return spread(batch, k); });
   }
   double spread(const Batch& batch, int64_t k) const {
-    const double variance = batch.moments[k].variance();
     switch (problem_.statistics) {
       case Statistics::kMeanRstd:
-        return batch.normalizers[k].r;
+        return batch.variance[k] + problem_.eps == 0 ? 0 : batch.r[k];
       case Statistics::kMeanVariance:
-        return variance;
+        return batch.variance[k];
       default:
-        return std::sqrt(variance + problem_.eps);
+        return std::sqrt(batch.variance[k] + problem_.eps);
     }
   }
-
   void write_segment(const Batch& batch, int64_t index) const {
     const int64_t begin = index * kSegment, end = segment_end(index);
     const auto write =
@@ -261,34 +243,33 @@ class RowsForwardRun {
             ? (streaming_ ? write_rows<T, true, true> : write_rows<T, true, false>)
             : (streaming_ ? write_rows<T, false, true> : write_rows<T, false, false>);
     if (!batch.any_wide) {
-      return write(batch.rows, batch.count, gamma_, beta_, begin, end, problem_.cols);
+      return write(batch, 0, batch.count, gamma_, beta_, begin, end, problem_.cols);
     }
     for (int64_t k = 0; k < batch.count; ++k) {
-      if (batch.wide[k]) {
-        write_wide(batch.rows[k], batch.normalizers[k], begin, end);
+      if (is_wide(batch, k)) {
+        write_wide(batch, k, begin, end);
       } else {
-        write(batch.rows + k, 1, gamma_, beta_, begin, end, problem_.cols);
+        write(batch, k, k + 1, gamma_, beta_, begin, end, problem_.cols);
       }
     }
   }
 
-  HWY_NOINLINE void write_wide(const Row& row, const Normalizer& n, int64_t begin,
-                               int64_t end) const {
+  HWY_NOINLINE void write_wide(const Batch& batch, int64_t k, int64_t begin, int64_t end) const {
+    const Normalizer n = Normalizer::from_variance(batch.mean[k], batch.variance[k] + problem_.eps);
     for (int64_t c = begin; c < end; ++c) {
-      const double x_hat = n.x_hat(h_at(row, c));
+      const double h = problem_.has_h ? widen(batch.h[k][c]) : h_at(batch, k, c);
+      const double x_hat = n.x_hat(h);
       const int64_t at = pair_position<T>(c, problem_.cols);
-      if (row.x_hat != nullptr) row.x_hat[c] = narrow<T>(x_hat);
-      if (row.y != nullptr) {
-        row.y[c] =
-            narrow<T>(x_hat * static_cast<double>(gamma_[at]) + static_cast<double>(beta_[at]));
-      }
+      const double y = x_hat * static_cast<double>(gamma_[at]) + static_cast<double>(beta_[at]);
+      if (problem_.has_x_hat) batch.x_hat[k][c] = narrow<T>(x_hat);
+      if (problem_.has_y) batch.y[k][c] = narrow<T>(y);
     }
   }
 
   const RowsForwardProblem& problem_;
   const Buffers& buffers_;
   const float *const gamma_, *const beta_;
-  ShiftedSums* const sums_;  // of the segments of a row that threads share
+  Moments* const moments_;  // of the segments of a row that threads share
   const int64_t segments_;
   const bool streaming_;  // y and x_hat are stored past the caches
 };
@@ -304,7 +285,7 @@ Status launch_rows_forward(const RowsForwardProblem& problem, const Buffers& buf
     };
     const float* gamma = params(problem.gamma, buffers.gamma, 1, w.gamma(memory));
     const float* beta = params(problem.beta, buffers.beta, 0, w.beta(memory));
-    RowsForwardRun<T>(problem, buffers, gamma, beta, w.sums(memory)).run();
+    RowsForwardRun<T>(problem, buffers, gamma, beta, w.moments(memory)).run();
   });
   return {};
 }

@@ -16,17 +16,12 @@ Status choose(const Problem& problem, Kernel<Problem>& kernel) {
   return kChoose(problem, kernel);
 }
 
-template <class Problem>
-Status refuse(const Problem&, Kernel<Problem>&) {
-  return {Code::kUnsupportedDevice, "not there yet"};
-}
-
 template <auto kRows = &choose_rows, auto kChannels = &choose_channels>
 constexpr Backend make_backend(const char* name) {
   return {name,
           Device::kCuda,
           &choose<&choose_rows_forward, RowsForwardProblem>,
-          &refuse<ChannelsForwardProblem>,
+          &choose<&choose_channels_forward, ChannelsForwardProblem>,
           &choose<kRows, RowsProblem>,
           &choose<kChannels, ChannelsProblem>,
           &copy};

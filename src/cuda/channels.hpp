@@ -7,7 +7,8 @@ namespace normgrad::cuda {
 
 // Whether units of elements lie along the channels: there channels that lie side by side without a
 // length to walk along are columns, too.
-inline bool walks_channels(const ChannelsProblem& problem) {
+template <class Problem>
+bool walks_channels(const Problem& problem) {
   const bool flat = problem.length <= 1 && problem.channels > 1;
   return !problem.contiguous_along_length() || (flat && problem.contiguous_along_channels());
 }

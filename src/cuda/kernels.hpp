@@ -13,6 +13,8 @@ Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel)
 Status choose_small_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+Status choose_channels_forward(const ChannelsForwardProblem& problem,
+                               Kernel<ChannelsForwardProblem>& kernel);
 Status copy(const CopyProblem& problem, const void* from, void* to, void* stream);
 
 }  // namespace normgrad::cuda

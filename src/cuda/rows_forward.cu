@@ -20,20 +20,7 @@
 namespace normgrad::cuda {
 namespace {
 
-constexpr int kMostUnits = 4;       // of a thread
 constexpr int kSmallThreads = 128;  // of a block whose teams are parts of a warp
-
-// The float32 scalars of a row: x_hat = ((h - high) - low) * r. Where h is next to the mean, h -
-// high is exact, and the rest of the mean counts.
-struct Centre {
-  float high, low, r;
-
-  __device__ explicit Centre(const RowResult& result)
-      : high(static_cast<float>(result.mean)),
-        low(static_cast<float>(result.mean - high)),
-        r(static_cast<float>(result.r)) {}
-  __device__ float centred(float h) const { return (h - high) - low; }
-};
 
 // kPlain: rows are evenly spaced, all start at multiples of 16 bytes and have whole units, and so
 // do gamma and beta.
@@ -90,7 +77,7 @@ struct RowsForward {
     return sum;
   }
 
-  __device__ double squares_of(const uint4 (&h)[kUnits], const Centre& centre) const {
+  __device__ double squares_of(const uint4 (&h)[kUnits], const Centre& centred) const {
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -98,7 +85,7 @@ struct RowsForward {
       unpack<T>(h[i], values);
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
-        if (!kRms) values[e] = centre.centred(values[e]);
+        if (!kRms) values[e] = centred(values[e]);
         if (e >= count(i)) values[e] = 0;
       }
       sum += tree_sum(values, values);
@@ -114,8 +101,8 @@ struct RowsForward {
     }
   }
 
-  __device__ void write(const RowPlaces<T>& row, const uint4 (&h)[kUnits],
-                        const Centre& centre) const {
+  __device__ void write(const RowPlaces<T>& row, const uint4 (&h)[kUnits], const Centre& centred,
+                        float r) const {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (count(i) == 0) break;
@@ -123,7 +110,7 @@ struct RowsForward {
       unpack<T>(h[i], values);
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
-        values[e] = (kRms ? values[e] : centre.centred(values[e])) * centre.r;
+        values[e] = (kRms ? values[e] : centred(values[e])) * r;
       }
       if (problem.has_h) store(row.h, h[i], i);
       if (problem.has_x_hat) store(row.x_hat, pack<T>(values), i);
@@ -138,34 +125,34 @@ struct RowsForward {
 };
 
 template <int kUnits>
-constexpr int kMostThreads = kUnits < kMostUnits ? kSmallThreads : kForwardThreads;
+constexpr int kMostThreads = kUnits < kForwardUnits ? kSmallThreads : kForwardThreads;
 
 template <class T, bool kRms, int kUnits, bool kPlain>
 __global__ void __launch_bounds__(kMostThreads<kUnits>, 1024 / kMostThreads<kUnits>)
     rows_forward_kernel(const __grid_constant__ RowsForwardLaunch launch) {
   const RowsForwardProblem& problem = launch.problem;
   const auto cols = static_cast<double>(problem.cols);
-  Team team(launch);
+  Team team(launch.team, launch.cluster);
   const RowsForward<T, kRms, kUnits, kPlain> work = {launch, problem, team.thread(),
                                                      team.threads()};
   const int64_t teams = blockDim.x / launch.team;
   const int64_t stride = gridDim.x / launch.cluster * teams;
   for (int64_t first = blockIdx.x / launch.cluster * teams; first < problem.rows; first += stride) {
-    const bool there = first + team.row() < problem.rows;
-    const auto row = RowPlaces<T>::template of<kPlain>(launch, there ? first + team.row() : 0);
+    const bool there = first + team.index() < problem.rows;
+    const auto row = RowPlaces<T>::template of<kPlain>(launch, there ? first + team.index() : 0);
     uint4 h[kUnits] = {};
     if (there) work.load(row, h);
-    RowResult result;
+    ForwardStatistics result;
     if (!kRms) result.mean = team.sum(there ? work.sum_of(h) : 0) / cols;
-    const double squares = there ? work.squares_of(h, Centre(result)) : 1;
+    const double squares = there ? work.squares_of(h, Centre(result.mean)) : 1;
     result.set_variance(team.sum(squares) / cols, problem.eps);
     const bool wide = there && !result.is_served();
     if (there && !wide) {
-      if (work.thread == 0) result.store(launch, row.mean, row.spread);
-      work.write(row, h, Centre(result));
+      if (work.thread == 0) store_statistics(launch, result, row.mean, row.spread);
+      work.write(row, h, Centre(result.mean), static_cast<float>(result.r));
     }
     if (__any_sync(~0u, wide)) {
-      wide_row<T, kRms>(launch, first + team.row(), wide, team);
+      wide_row<T, kRms>(launch, first + team.index(), wide, team);
       team.sums += kRowSums<kRms>;
     }
   }
@@ -175,7 +162,7 @@ __global__ void __launch_bounds__(kMostThreads<kUnits>, 1024 / kMostThreads<kUni
 template <class T, bool kRms>
 __global__ void __launch_bounds__(kForwardThreads)
     rows_forward_long_kernel(const __grid_constant__ RowsForwardLaunch launch) {
-  Team team(launch);
+  Team team(launch.team, launch.cluster);
   for (int64_t row = blockIdx.x; row < launch.problem.rows; row += gridDim.x) {
     wide_row<T, kRms>(launch, row, true, team);
     team.sums += kRowSums<kRms>;
@@ -189,7 +176,7 @@ struct Deal {
   explicit Deal(const RowsForwardProblem& problem) {
     const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
     const int64_t row = divide_up(problem.cols, unit);
-    units = row <= 8 ? 1 : row <= 16 ? 2 : kMostUnits;
+    units = row <= 8 ? 1 : row <= 16 ? 2 : kForwardUnits;
     const int64_t threads = power_of_two(divide_up(row, units));
     team = static_cast<int>(std::min<int64_t>(threads, kForwardThreads));
     cluster = static_cast<int>(std::min<int64_t>(threads / team, 2 * kForwardCluster));
@@ -225,8 +212,8 @@ RowsForwardKernel find_kernel(int units, bool plain) {
     case 2:
       return plain ? rows_forward_kernel<T, kRms, 2, true> : rows_forward_kernel<T, kRms, 2, false>;
     default:
-      return plain ? rows_forward_kernel<T, kRms, kMostUnits, true>
-                   : rows_forward_kernel<T, kRms, kMostUnits, false>;
+      return plain ? rows_forward_kernel<T, kRms, kForwardUnits, true>
+                   : rows_forward_kernel<T, kRms, kForwardUnits, false>;
   }
 }
 

@@ -6,15 +6,11 @@
 // butterfly, warps by another one, the blocks of a cluster in order.
 #pragma once
 
+#include "cuda/forward_team.cuh"
 #include "cuda/forward_units.cuh"
-#include "cuda/normalizer.cuh"
-#include "cuda/ptx.cuh"
 #include "ops/backend.hpp"
 
 namespace normgrad::cuda {
-
-inline constexpr int kForwardThreads = 512;  // of a block, at most
-inline constexpr int kForwardCluster = 16;   // blocks, at most
 
 struct RowsForwardLaunch {
   RowsForwardProblem problem;
@@ -90,107 +86,20 @@ __device__ void load_scales(const RowsForwardLaunch& launch, int64_t column, int
   }
 }
 
-struct TeamMemory {
-  double warps[2][kForwardThreads / 32];
-  double blocks[2][kForwardCluster];
-  Barrier barriers[2];
-};
-
-// The threads of a row. All threads of a block add up together, also for rows that are not there.
-struct Team {
-  int size, cluster;
-  int sums = 0;
-
-  __device__ Team(const RowsForwardLaunch& launch) : size(launch.team), cluster(launch.cluster) {
-#if NORMGRAD_HOPPER
-    if (cluster == 1) return;
-    if (threadIdx.x == 0) {
-      TeamMemory& memory = in_shared<TeamMemory>();
-      for (Barrier& barrier : memory.barriers) init_barrier(&barrier, 1);
-      fence_barrier_init();
-    }
-    sync_cluster();
-#endif
+// What is saved of a row.
+__device__ inline void store_statistics(const RowsForwardLaunch& launch,
+                                        const ForwardStatistics& statistics, int64_t mean_at,
+                                        int64_t spread_at) {
+  const RowsForwardProblem& problem = launch.problem;
+  if (problem.mean.present) {
+    store_value(problem.mean.dtype, launch.buffers.saved_mean, mean_at, statistics.mean);
   }
-
-  // The row's place in the block, and the thread's in the row.
-  __device__ int row() const { return static_cast<int>(threadIdx.x) / size; }
-  __device__ int threads() const { return size * cluster; }
-  __device__ int thread() const {
-    const int in_block = static_cast<int>(threadIdx.x) % size;
-#if NORMGRAD_HOPPER
-    if (cluster > 1) return static_cast<int>(cluster_rank()) * size + in_block;
-#endif
-    return in_block;
-  }
-
-  // The same bits on all threads. Two sums take turns in memory: who is a sum ahead waits for the
-  // others before it writes where they may still read.
-  __device__ double sum(double value) {
-#pragma unroll
-    for (int mask = 1; mask < 32; mask *= 2) {
-      if (mask < size) value += __shfl_xor_sync(~0u, value, mask);
-    }
-    if (size <= 32) return value;
-    TeamMemory& memory = in_shared<TeamMemory>();
-    const int turn = sums % 2, warps = size / 32;
-    if (threadIdx.x % 32 == 0) memory.warps[turn][threadIdx.x / 32] = value;
-    __syncthreads();
-    value = memory.warps[turn][threadIdx.x % warps];
-#pragma unroll
-    for (int mask = 1; mask < kForwardThreads / 32; mask *= 2) {
-      if (mask < warps) value += __shfl_xor_sync(~0u, value, mask);
-    }
-#if NORMGRAD_HOPPER
-    if (cluster > 1) value = sum_of_cluster(value, turn);
-#endif
-    ++sums;
-    return value;
-  }
-
- private:
-#if NORMGRAD_HOPPER
-  __device__ double sum_of_cluster(double value, int turn) const {
-    TeamMemory& memory = in_shared<TeamMemory>();
-    Barrier* barrier = &memory.barriers[turn];
-    if (threadIdx.x == 0) arrive_expecting(barrier, static_cast<uint32_t>(8 * cluster));
-    if (static_cast<int>(threadIdx.x) < cluster) {
-      send(remote_address(&memory.blocks[turn][cluster_rank()], threadIdx.x), value,
-           remote_address(barrier, threadIdx.x));
-    }
-    wait(barrier, static_cast<uint32_t>(sums / 2 % 2));
-    double total = memory.blocks[turn][0];
-    for (int block = 1; block < cluster; ++block) total += memory.blocks[turn][block];
-    return total;
-  }
-#endif
-};
-
-// The statistics of a row.
-struct RowResult {
-  double mean = 0, variance = 0;  // RMSNorm: 0, mean of the squares
-  double r = 0;
-
-  __device__ void set_variance(double value, double eps) {
-    variance = value;
-    r = value + eps == 0 ? 0 : rsqrt(value + eps);
-  }
-  // Whether float32 serves: squares did not leave its range, nor will products.
-  __device__ bool is_served() const { return is_safe(variance) && is_safe(r); }
-
-  __device__ void store(const RowsForwardLaunch& launch, int64_t mean_at, int64_t spread_at) const {
-    const RowsForwardProblem& problem = launch.problem;
-    if (problem.mean.present) {
-      store_value(problem.mean.dtype, launch.buffers.saved_mean, mean_at, mean);
-    }
-    if (!problem.spread.present) return;
-    const double spread = problem.statistics == Statistics::kMeanRstd ? r
-                          : problem.statistics == Statistics::kMeanVariance
-                              ? variance
-                              : sqrt(variance + problem.eps);
-    store_value(problem.spread.dtype, launch.buffers.saved_spread, spread_at, spread);
-  }
-};
+  if (!problem.spread.present) return;
+  double spread = statistics.r;
+  if (problem.statistics == Statistics::kMeanVariance) spread = statistics.variance;
+  if (problem.statistics == Statistics::kXHatStd) spread = sqrt(statistics.variance + problem.eps);
+  store_value(problem.spread.dtype, launch.buffers.saved_spread, spread_at, spread);
+}
 
 // body(column, count, h, its values) for the units of a row that are this thread's, from memory.
 template <class T, class Body>
@@ -221,7 +130,7 @@ __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t i
   const RowsForwardProblem& problem = launch.problem;
   const auto cols = static_cast<double>(problem.cols);
   const auto row = RowPlaces<T>::template of<false>(launch, there ? index : 0);
-  RowResult result;
+  ForwardStatistics result;
   if (!kRms) {
     double sum = 0;
     if (there) {
@@ -244,14 +153,13 @@ __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t i
   }
   result.set_variance(team.sum(squares) / cols, problem.eps);
   if (!there) return;
-  if (team.thread() == 0) result.store(launch, row.mean, row.spread);
-  const bool zero = result.variance + problem.eps == 0;
+  if (team.thread() == 0) store_statistics(launch, result, row.mean, row.spread);
   for_row(problem, row, team, [&](int64_t c, int count, const uint4& unit, const float(&h)[kE]) {
     float gamma[kE], beta[kE], x_hat[kE], y[kE];
     load_scales<T, false>(launch, c, count, gamma, beta);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
-      const double value = zero ? 0 : (h[e] - result.mean) * result.r;
+      const double value = result.x_hat(h[e]);
       x_hat[e] = static_cast<float>(value);
       y[e] = static_cast<float>(value * gamma[e] + beta[e]);
     }

@@ -1,0 +1,4 @@
+from typing import Any
+
+cpu: Any  # capsules
+cuda: Any

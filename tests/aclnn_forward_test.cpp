@@ -15,6 +15,7 @@ using normgrad::reference::ForwardInstance;
 using normgrad::reference::InPlace;
 using normgrad::reference::kProven;
 using normgrad::reference::Rows;
+using normgrad::reference::rows_backward;
 using Reference = normgrad::reference::Op;
 
 // A case of the table as aclnn has it.
@@ -85,15 +86,17 @@ TEST(AclnnChain, LayerNorm) {
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_TRUE(norm.run().ok());
 
-    Rows rows = {.rows = problem.rows(), .cols = product(problem.row())};
     const normgrad::LayerNorm layer = {
         .x = norm[kInput].tensor(), .eps = eps, .normalized_axes = 2};
-    const auto exact = layer_norm(layer, {.x = norm[kInput].data()});
-    rows.x = norm[kInput].values();
-    rows.dy = norm[kGradOut].values();
-    rows.gamma = norm[kWeight].values();
-    rows.mean = exact.mean.values;
-    rows.spread = exact.spread.values;
+    const auto exact = normgrad::reference::layer_norm(layer, {.x = norm[kInput].data()});
+    const Rows rows = {.rows = problem.rows(),
+                       .cols = product(problem.row()),
+                       .x = norm[kInput].values(),
+                       .dy = norm[kGradOut].values(),
+                       .dh = {},
+                       .gamma = norm[kWeight].values(),
+                       .mean = exact.mean.values,
+                       .spread = exact.spread.values};
     const Gradients ref = rows_backward(rows);
     EXPECT_EQ(wrong("dx", norm[kGradInput], ref.dx, ref.dx_scale, kProven.dx + kSaved, 0), "");
     EXPECT_EQ(wrong("dgamma", norm[kGradWeight], ref.dgamma, ref.dgamma_scale,
@@ -121,11 +124,16 @@ TEST(AclnnChain, RmsNorm) {
         run({.op = Op::kRmsNorm,
              .tensors = {dy.view(), x.view(), rstd.view(), gamma.view(), dx.view(), dgamma.view()}})
             .ok());
-    Rows rows = {.rows = 12, .cols = 37, .rms = true};
-    rows.x = x.values();
-    rows.dy = dy.values();
-    rows.gamma = gamma.values();
-    rows.eps = eps;
+    const Rows rows = {.rows = 12,
+                       .cols = 37,
+                       .rms = true,
+                       .x = x.values(),
+                       .dy = dy.values(),
+                       .dh = {},
+                       .gamma = gamma.values(),
+                       .mean = {},
+                       .spread = {},
+                       .eps = eps};
     const Gradients ref = rows_backward(rows);
     EXPECT_EQ(wrong("dx", dx, ref.dx, ref.dx_scale, kProven.dx + kSaved, 0), "");
     EXPECT_EQ(
@@ -176,14 +184,14 @@ struct AddLayerNorm {
   }
 
   Gradients oracle() const {
-    Rows data = {.rows = rows, .cols = product(row)};
-    data.x = sum();
-    data.dy = dy.values();
-    if (dsum_given) data.dh = dsum.values();
-    data.gamma = gamma.values();
-    data.mean = mean.values();
-    data.spread = rstd.values();
-    return rows_backward(data);
+    return rows_backward({.rows = rows,
+                          .cols = product(row),
+                          .x = sum(),
+                          .dy = dy.values(),
+                          .dh = dsum_given ? dsum.values() : std::vector<double>(),
+                          .gamma = gamma.values(),
+                          .mean = mean.values(),
+                          .spread = rstd.values()});
   }
 
   std::string wrong_outputs(const Gradients& ref) const {

@@ -208,7 +208,8 @@ void add_strides(const std::vector<Argument>& args, Op op, List& list) {
   for (size_t i = 0; i < args.size(); ++i) {
     const bool data = args[i].role == Role::kData;
     const bool contiguous = data && is_batch_norm(op);
-    strides(i, "last_2", data, [](auto& s) { s.back() = 2; });
+    const bool overlapping = args[i].role == Role::kRowScalar && args[i].output;
+    strides(i, "last_2", data || overlapping, [](auto& s) { s.back() = 2; });
     strides(i, "last_negative", data, [](auto& s) { s.back() = -1; });
     strides(i, "last_0", data || args[i].output, [](auto& s) { s.back() = 0; });
     strides(i, "overflow", true, [](auto& s) { s.front() = PTRDIFF_MAX / 2; });

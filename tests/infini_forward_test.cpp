@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cmath>
 #include <string>
 
 #include "infini_table_call.hpp"
@@ -162,14 +163,16 @@ TEST(InfiniChain, LayerNorm) {
     ASSERT_TRUE(call(Op::kForwardLayerNorm, {&y, &x_hat, &std, &x, &gamma, &beta}, eps).ok());
     ASSERT_TRUE(call(Op::kLayerNorm, {&dx, &dgamma, &dbeta, &dy, &gamma, &x_hat, &std}, 0).ok());
 
-    normgrad::reference::Rows rows = {.rows = kRows, .cols = kCols};
     const normgrad::LayerNorm layer = {.x = x.tensor, .eps = eps};
-    const auto exact = layer_norm(layer, {.x = x.bytes.data()});
-    rows.x = x.values();
-    rows.dy = dy.values();
-    rows.gamma = gamma.values();
-    rows.mean = exact.mean.values;
-    rows.spread = exact.spread.values;
+    const auto exact = normgrad::reference::layer_norm(layer, {.x = x.bytes.data()});
+    const normgrad::reference::Rows rows = {.rows = kRows,
+                                            .cols = kCols,
+                                            .x = x.values(),
+                                            .dy = dy.values(),
+                                            .dh = {},
+                                            .gamma = gamma.values(),
+                                            .mean = exact.mean.values,
+                                            .spread = exact.spread.values};
     expect_gradients(rows_backward(rows), dx, dgamma, &dbeta, saved(dtype), kRows);
   }
 }
@@ -192,15 +195,20 @@ TEST(InfiniChain, RmsNormAndAddRmsNorm) {
       Data& x = add ? sum : a;
       ASSERT_TRUE(call(Op::kRmsNorm, {&dx, &dw, &dy, &x, &w}, 0, Extension{eps}).ok());
 
-      normgrad::reference::Rows rows = {.rows = kRows, .cols = kCols, .rms = true};
-      rows.x = a.values();
+      normgrad::reference::Rows rows = {.rows = kRows,
+                                        .cols = kCols,
+                                        .rms = true,
+                                        .x = a.values(),
+                                        .dy = dy.values(),
+                                        .dh = {},
+                                        .gamma = w.values(),
+                                        .mean = {},
+                                        .spread = {},
+                                        .eps = eps};
       for (size_t i = 0; i < rows.x.size() && add; ++i) {
         rows.x[i] = normgrad::reference::round_to(dtype, rows.x[i] + b.values()[i]);
       }
       EXPECT_EQ(x.values(), rows.x);
-      rows.dy = dy.values();
-      rows.gamma = w.values();
-      rows.eps = eps;
       expect_gradients(rows_backward(rows), dx, dw, nullptr, 0, kRows);
     }
   }
@@ -226,15 +234,16 @@ TEST(InfiniChain, BatchNorm) {
                     .ok());
 
     const normgrad::BatchNorm layer = {.x = x.tensor, .eps = eps};
-    const auto exact = batch_norm(layer, {.x = x.bytes.data()});
-    normgrad::reference::Channels channels = {
-        .samples = kSamples, .channels = kChannels, .length = kLength};
-    channels.x = x.values();
-    channels.dy = dy.values();
-    channels.gamma = gamma.values();
-    channels.mean = exact.mean.values;
-    channels.spread = exact.spread.values;
-    channels.eps = eps;
+    const auto exact = normgrad::reference::batch_norm(layer, {.x = x.bytes.data()});
+    const normgrad::reference::Channels channels = {.samples = kSamples,
+                                                    .channels = kChannels,
+                                                    .length = kLength,
+                                                    .x = x.values(),
+                                                    .dy = dy.values(),
+                                                    .gamma = gamma.values(),
+                                                    .mean = exact.mean.values,
+                                                    .spread = exact.spread.values,
+                                                    .eps = eps};
     // The rounding of a mean of half the standard deviation weighs as much as one of x_hat.
     expect_gradients(channels_backward(channels), dx, dgamma, &dbeta, 2 * saved(DType::kF32),
                      kElements);

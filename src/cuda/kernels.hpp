@@ -12,6 +12,8 @@ Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kerne
 Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_small_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
 Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel);
+// Whether there is no gradient of a residual to add: so far rows_split alone does that.
+Status check_no_dh(const char* kernel, const RowsProblem& problem);
 Status choose_channels(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_forward(const ChannelsForwardProblem& problem,
                                Kernel<ChannelsForwardProblem>& kernel);

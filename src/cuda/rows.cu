@@ -1,6 +1,7 @@
 // LayerNorm and RMSNorm on the GPU: which kernel, and how the rows are dealt out.
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "cuda/device.hpp"
 #include "cuda/finish.hpp"
@@ -132,12 +133,19 @@ bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides
   return aligned;
 }
 
+Status check_no_dh(const char* kernel, const RowsProblem& problem) {
+  if (!problem.has_dh) return {};
+  return {Code::kUnsupportedDevice, std::string(kernel) + ": expected no dh"};
+}
+
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  if (problem.has_dh) return choose_split_rows(problem, kernel);
   if (is_small(problem) && choose_small_rows(problem, kernel).ok()) return {};
   return choose_ring_rows(problem, kernel);
 }
 
 Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
+  NORMGRAD_RETURN_IF_ERROR(check_no_dh("rows_ring", problem));
   const RowsGeometry geometry = geometry_of(problem);
   if (suits_across(problem, geometry) && choose_rows_across(problem, kernel).ok()) return {};
   if (geometry.cluster > kMaxCluster || !check_hopper("").ok()) {

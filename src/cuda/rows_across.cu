@@ -251,6 +251,7 @@ Status launch_across(const RowsProblem& problem, const Buffers& buffers, void* w
 
 Status choose_rows_across(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   NORMGRAD_RETURN_IF_ERROR(check_hopper("rows_across"));
+  NORMGRAD_RETURN_IF_ERROR(check_no_dh("rows_across", problem));
   const AcrossDeal deal = across_deal_of(problem.cols, problem.dtype);
   if (deal.blocks == 0) {
     return {Code::kUnsupportedDevice, "rows_across: expected shorter rows"};

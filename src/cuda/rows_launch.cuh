@@ -13,7 +13,7 @@ struct RowsLaunch {
   RowsProblem problem;
   Buffers buffers;
   RowsGeometry geometry;
-  int64_t strides[5] = {};           // of the rows of x, dy, dx, mean and spread
+  int64_t strides[6] = {};           // of the rows of x, dy, dx, mean, spread and dh
   const int64_t* offsets = nullptr;  // or the offset of each row in each of them
   double per_col = 0;
   bool x_packed = false, dy_packed = false;  // rows follow each other without gaps

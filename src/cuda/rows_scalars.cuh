@@ -23,7 +23,7 @@ struct RowScalars {
 // The offset of a row in one of the tensors, in elements. kPlain: there is one leading axis, as
 // nearly always. The offsets of others were made before, since divisions would cost the kernel
 // dearly in registers.
-enum RowTensor { kRowX, kRowDy, kRowDx, kRowMean, kRowSpread, kRowTensors };
+enum RowTensor { kRowX, kRowDy, kRowDx, kRowMean, kRowSpread, kRowDh, kRowTensors };
 template <bool kPlain>
 __device__ int64_t row_offset(const RowsLaunch& launch, RowTensor tensor, int64_t row) {
   if (!kPlain && launch.offsets != nullptr) return launch.offsets[row * kRowTensors + tensor];

@@ -140,9 +140,10 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   launch.scales = reinterpret_cast<float*>(launch.mean_squares + problem.rows);
   const auto output = [&](const Vector& vector, void* data) {
     const bool in_units = vector.dtype == problem.dtype && vector.stride == 1 &&
-                          reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    return vector.present ? SmallOutput{data, vector.stride, vector.dtype, in_units}
-                          : SmallOutput{};
+                          !vector.accumulate && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    return vector.present
+               ? SmallOutput{data, vector.stride, vector.dtype, in_units, vector.accumulate}
+               : SmallOutput{};
   };
   launch.outputs[0] = output(problem.dgamma, buffers.dgamma);
   launch.outputs[1] = output(problem.dbeta, buffers.dbeta);
@@ -204,6 +205,7 @@ Status launch_small(const RowsProblem& problem, const Buffers& buffers, void* wo
 
 Status choose_small_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   NORMGRAD_RETURN_IF_ERROR(check_hopper("rows_small"));
+  NORMGRAD_RETURN_IF_ERROR(check_no_dh("rows_small", problem));
   if (small_deal_of(problem).row_blocks == 0) {
     return {Code::kUnsupportedDevice, "rows_small: expected fewer rows, or shorter ones"};
   }

@@ -149,10 +149,10 @@ class SmallColumns {
     if (column >= launch_.problem.cols) return;
     const SmallOutput& output = launch_.outputs[kind];
     if (output.data == nullptr) return;
-    if (output.dtype == dtype_of<T>()) {
+    if (output.dtype == dtype_of<T>() && !output.accumulate) {
       static_cast<T*>(output.data)[column * output.stride] = narrow<T>(static_cast<float>(sum));
     } else {
-      store_value(output.dtype, output.data, column * output.stride, sum);
+      output.store(column, sum);
     }
   }
 

@@ -12,10 +12,11 @@ struct SmallOutput {
   void* data = nullptr;  // null: not wanted
   int64_t stride = 1;
   DType dtype = DType::kF32;
-  bool in_units = false;  // as x: of its type, aligned
+  bool in_units = false;  // as x: of its type, aligned; nothing is added to
+  bool accumulate = false;
 
   __device__ void store(int column, double value) const {
-    if (data != nullptr) store_value(dtype, data, column * stride, value);
+    if (data != nullptr) store_value({true, dtype, stride, accumulate}, data, column, value);
   }
 };
 

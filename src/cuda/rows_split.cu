@@ -30,6 +30,7 @@ struct SplitRow {
 struct SplitLaunch {
   RowsLaunch rows;  // the problem, the buffers and where rows lie
   int64_t segments;
+  int64_t blocks;     // of columns, in the last kernel
   double2* sums;      // rows x segments
   SplitRow* scalars;  // rows
 };
@@ -38,7 +39,9 @@ struct SplitLaunch {
 struct SplitWorkspace {
   explicit SplitWorkspace(const RowsProblem& problem) {
     const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
-    segments = divide_up(divide_up(problem.cols, unit), kSegmentUnits);
+    const int64_t units = divide_up(problem.cols, unit);
+    segments = divide_up(units, kSegmentUnits);
+    blocks = divide_up(units, kThreads);
     padded_cols = divide_up(problem.cols, 32) * 32;
     parts = static_cast<int>(std::max<int64_t>(1, divide_up(problem.rows, kRowsAtOnce)));
     sums = sizeof(double2) * problem.rows * segments;
@@ -46,7 +49,7 @@ struct SplitWorkspace {
     offsets = problem.lead_rank > 1 ? sizeof(int64_t) * kRowTensors * problem.rows : 0;
     partials = sizeof(float) * 2 * parts * padded_cols;
   }
-  int64_t segments, padded_cols;
+  int64_t segments, blocks, padded_cols;
   int parts;
   size_t sums, scalars, offsets, partials;
   size_t bytes() const { return sums + scalars + offsets + partials; }
@@ -83,7 +86,9 @@ __device__ void load_gamma(const RowsLaunch& launch, int64_t column, int64_t cou
 
 template <class T>
 __device__ const T* row_of(const RowsLaunch& launch, RowTensor tensor, int64_t row) {
-  const void* data = tensor == kRowX ? launch.buffers.x : launch.buffers.dy;
+  const void* data = tensor == kRowX    ? launch.buffers.x
+                     : tensor == kRowDy ? launch.buffers.dy
+                                        : launch.buffers.dh;
   return static_cast<const T*>(data) + row_offset<false>(launch, tensor, row);
 }
 
@@ -176,24 +181,26 @@ __global__ void scalars_kernel(const __grid_constant__ SplitLaunch launch) {
   if (threadIdx.x == 0) launch.scalars[row] = result;
 }
 
-// A thread has a unit of columns in up to kRowsAtOnce rows.
+// A thread has a unit of columns in up to kRowsAtOnce rows: block (part, columns).
 template <class T>
 __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
   constexpr int kE = kUnit<T>;
   const RowsProblem& problem = launch.rows.problem;
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kE;
+  const int64_t part = blockIdx.x / launch.blocks;
+  const int64_t c = ((blockIdx.x - part * launch.blocks) * kThreads + threadIdx.x) * kE;
   if (c >= problem.cols) return;
   const int count = static_cast<int>(min(problem.cols - c, static_cast<int64_t>(kE)));
   float gamma[kE];
   double dgamma[kE] = {}, dbeta[kE] = {};
   load_gamma<T>(launch.rows, c, count, gamma);
-  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce;
+  const int64_t begin = part * kRowsAtOnce;
   const int64_t end = min(begin + kRowsAtOnce, problem.rows);
   for (int64_t row = begin; row < end; ++row) {
     const SplitRow& known = launch.scalars[row];
-    float x[kE], dy[kE], dx[kE];
+    float x[kE], dy[kE], dx[kE], dh[kE] = {};
     load_unit(row_of<T>(launch.rows, kRowX, row) + c, count, x);
     load_unit(row_of<T>(launch.rows, kRowDy, row) + c, count, dy);
+    if (problem.has_dh) load_unit(row_of<T>(launch.rows, kRowDh, row) + c, count, dh);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
       if (!known.wide) {
@@ -201,11 +208,13 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
         const float centred = x[e] - s.mean;
         const float scaled_dy = dy[e] * s.scale;
         dx[e] = s.factor * s.dx(scaled_dy, gamma[e], centred);
+        if (problem.has_dh) dx[e] += dh[e];
         dgamma[e] += scaled_dy * centred;
       } else {
         const Normalizer& n = known.normalizer;
         const double x_hat = n.x_hat(x[e]), g = static_cast<double>(dy[e]) * gamma[e];
-        dx[e] = static_cast<float>(n.r * (g - known.c1 - x_hat * known.c2));
+        const double value = n.r * (g - known.c1 - x_hat * known.c2);
+        dx[e] = static_cast<float>(problem.has_dh ? value + dh[e] : value);
         dgamma[e] += dy[e] * x_hat;
       }
       dbeta[e] += dy[e];
@@ -219,7 +228,7 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
       for (int e = 0; e < count; ++e) to[e] = narrow<T>(dx[e]);
     }
   }
-  float* partial = launch.rows.partials + 2l * blockIdx.y * launch.rows.padded_cols + c;
+  float* partial = launch.rows.partials + 2 * part * launch.rows.padded_cols + c;
 #pragma unroll
   for (int e = 0; e < kE; ++e) {  // the rows of partial sums are padded, but not to whole units
     if (e >= count) break;
@@ -232,15 +241,13 @@ template <class T>
 Status launch_split(const SplitLaunch& launch, const SplitWorkspace& layout, void* stream) {
   const RowsProblem& problem = launch.rows.problem;
   const auto rows = static_cast<unsigned>(problem.rows);
-  const int64_t units = divide_up(problem.cols, kUnit<T>);
-  const auto blocks = static_cast<unsigned>(divide_up(units, kThreads));
   if (rows > 0) {
     const Launch sums = {static_cast<unsigned>(problem.rows * layout.segments), kThreads};
     NORMGRAD_RETURN_IF_ERROR(launch_kernel(sums_kernel<T>, sums, stream, launch));
     NORMGRAD_RETURN_IF_ERROR(
         launch_kernel(scalars_kernel<T>, Launch{rows, kThreads}, stream, launch));
   }
-  const Launch grads = {dim3(blocks, static_cast<unsigned>(layout.parts)), kThreads};
+  const Launch grads = {static_cast<unsigned>(layout.parts * layout.blocks), kThreads};
   return launch_kernel(grads_kernel<T>, grads, stream, launch);
 }
 
@@ -254,6 +261,7 @@ Status launch_split_rows(const RowsProblem& problem, const Buffers& buffers, voi
   launch.rows.per_col = 1 / static_cast<double>(problem.cols);
   launch.rows.padded_cols = layout.padded_cols;
   launch.segments = layout.segments;
+  launch.blocks = layout.blocks;
   launch.sums = reinterpret_cast<double2*>(memory);
   launch.scalars = reinterpret_cast<SplitRow*>(memory + layout.sums);
   auto* offsets = reinterpret_cast<int64_t*>(memory + layout.sums + layout.scalars);
@@ -275,12 +283,14 @@ Status launch_split_rows(const RowsProblem& problem, const Buffers& buffers, voi
 }  // namespace
 
 Status choose_split_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  constexpr int64_t kMostRows = int64_t{65535} * kRowsAtOnce;  // of a grid
-  if (problem.rows > kMostRows) {
-    return {Code::kUnsupportedDevice,
-            "rows_split: expected at most " + std::to_string(kMostRows) + " rows"};
+  constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a grid
+  const SplitWorkspace layout(problem);
+  if (problem.rows > kMostBlocks / layout.segments) {
+    return {Code::kUnsupportedDevice, "rows_split: expected at most " +
+                                          std::to_string(kMostBlocks / layout.segments) +
+                                          " rows of such a length"};
   }
-  kernel = {"rows_split", SplitWorkspace(problem).bytes(), &launch_split_rows};
+  kernel = {"rows_split", layout.bytes(), &launch_split_rows};
   return {};
 }
 

@@ -125,7 +125,12 @@ __device__ inline double load_value(const Vector& vector, const void* data, int6
   return load_value(vector.dtype, data, index * vector.stride);
 }
 
+// What is added up is rounded once; nothing added changes nothing, not even the sign of a zero.
 __device__ inline void store_value(const Vector& vector, void* data, int64_t index, double value) {
+  if (vector.accumulate) {
+    if (value == 0) return;
+    value += load_value(vector, data, index);
+  }
   store_value(vector.dtype, data, index * vector.stride, value);
 }
 

@@ -14,11 +14,7 @@
 #include <vector>
 
 #include "acl/acl.h"
-#include "aclnnop/aclnn_batch_norm_backward.h"
-#include "aclnnop/aclnn_batch_norm_backward_reduce.h"
-#include "aclnnop/aclnn_batch_norm_elemt_backward.h"
-#include "aclnnop/aclnn_layer_norm_backward.h"
-#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_ops_nn.h"
 #include "reference/cases.hpp"
 #include "reference/elements.hpp"
 #include "reference/memory.hpp"
@@ -30,7 +26,20 @@ using normgrad::DType;
 inline constexpr aclnnStatus kNullPointer = 161001;
 inline constexpr aclnnStatus kInvalid = 161002;
 
-enum class Op { kLayerNorm, kRmsNorm, kBatchNorm, kReduce, kElemt };
+// The gradients, then the layers.
+enum class Op {
+  kLayerNorm,
+  kRmsNorm,
+  kAddLayerNorm,
+  kBatchNorm,
+  kReduce,
+  kElemt,
+  kForwardLayerNorm,
+  kForwardRmsNorm
+};
+inline bool is_batch_norm(Op op) {
+  return op == Op::kBatchNorm || op == Op::kReduce || op == Op::kElemt;
+}
 
 // The tensors of an operator, by the names that its messages use.
 inline std::vector<std::string> names(Op op) {
@@ -40,15 +49,23 @@ inline std::vector<std::string> names(Op op) {
               "biasOptional", "gradInputOut", "gradWeightOut", "gradBiasOut"};
     case Op::kRmsNorm:
       return {"dy", "x", "rstd", "gamma", "dxOut", "dgammaOut"};
+    case Op::kAddLayerNorm:
+      return {"dy",    "x1",           "x2",    "rstd",      "mean",
+              "gamma", "dsumOptional", "dxOut", "dgammaOut", "dbetaOut"};
     case Op::kBatchNorm:
       return {"gradOut",  "input",      "weight",    "runningMean", "runningVar",
               "saveMean", "saveInvstd", "gradInput", "gradWeight",  "gradBias"};
     case Op::kReduce:
       return {"gradOut", "input",    "mean",       "invstd",  "weight",
               "sumDy",   "sumDyXmu", "gradWeight", "gradBias"};
-    default:
+    case Op::kElemt:
       return {"gradOut", "input",    "mean",    "invstd",   "weight",
               "sumDy",   "sumDyXmu", "counter", "gradInput"};
+    case Op::kForwardLayerNorm:
+      return {"input", "weightOptional",  "biasOptional",
+              "out",   "meanOutOptional", "rstdOutOptional"};
+    default:
+      return {"x", "gamma", "yOut", "rstdOut"};
   }
 }
 
@@ -141,6 +158,9 @@ inline aclnnStatus phase_1(const Call& call, const Objects& o, uint64_t* size,
                                                     o.mask(), t[6], t[7], t[8], size, executor);
     case Op::kRmsNorm:
       return aclnnRmsNormGradGetWorkspaceSize(t[0], t[1], t[2], t[3], t[4], t[5], size, executor);
+    case Op::kAddLayerNorm:
+      return aclnnAddLayerNormGradGetWorkspaceSize(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+                                                   t[8], t[9], size, executor);
     case Op::kBatchNorm:
       return aclnnBatchNormBackwardGetWorkspaceSize(t[0], t[1], t[2], t[3], t[4], t[5], t[6],
                                                     call.training, call.eps, o.mask(), t[7], t[8],
@@ -149,19 +169,27 @@ inline aclnnStatus phase_1(const Call& call, const Objects& o, uint64_t* size,
       return aclnnBatchNormReduceBackwardGetWorkspaceSize(
           t[0], t[1], t[2], t[3], t[4], call.wanted[0], call.wanted[1], call.wanted[2], t[5], t[6],
           t[7], t[8], size, executor);
-    default:
+    case Op::kElemt:
       return aclnnBatchNormElemtBackwardGetWorkspaceSize(t[0], t[1], t[2], t[3], t[4], t[5], t[6],
                                                          t[7], t[8], size, executor);
+    case Op::kForwardLayerNorm:
+      return aclnnLayerNormGetWorkspaceSize(t[0], o.shape(), t[1], t[2], call.eps, t[3], t[4], t[5],
+                                            size, executor);
+    default:
+      return aclnnRmsNormGetWorkspaceSize(t[0], t[1], call.eps, t[2], t[3], size, executor);
   }
 }
 
 inline aclnnStatus phase_2(Op op, void* workspace, uint64_t size, aclOpExecutor* executor,
                            aclrtStream stream = nullptr) {
-  return (op == Op::kLayerNorm   ? aclnnLayerNormBackward
-          : op == Op::kRmsNorm   ? aclnnRmsNormGrad
-          : op == Op::kBatchNorm ? aclnnBatchNormBackward
-          : op == Op::kReduce    ? aclnnBatchNormReduceBackward
-                                 : aclnnBatchNormElemtBackward)(workspace, size, executor, stream);
+  return (op == Op::kLayerNorm          ? aclnnLayerNormBackward
+          : op == Op::kRmsNorm          ? aclnnRmsNormGrad
+          : op == Op::kAddLayerNorm     ? aclnnAddLayerNormGrad
+          : op == Op::kBatchNorm        ? aclnnBatchNormBackward
+          : op == Op::kReduce           ? aclnnBatchNormReduceBackward
+          : op == Op::kElemt            ? aclnnBatchNormElemtBackward
+          : op == Op::kForwardLayerNorm ? aclnnLayerNorm
+                                        : aclnnRmsNorm)(workspace, size, executor, stream);
 }
 
 inline std::string last_message() {
@@ -267,8 +295,37 @@ inline std::optional<Call> translate(const normgrad::BatchNormBackward& c,
       .eps = c.eps};
 }
 
-inline std::optional<Call> translate(const normgrad::reference::Call& call,
-                                     const normgrad::Buffers& buffers) {
+inline bool fits(const std::optional<normgrad::Tensor>& parameter, const normgrad::Tensor& x) {
+  return !parameter || parameter->dtype == DType::kF32 || parameter->dtype == x.dtype;
+}
+
+inline std::optional<Call> translate(const normgrad::LayerNorm& c, const normgrad::Buffers& b) {
+  if (!fits(c.gamma, c.x) || !fits(c.beta, c.x)) return {};
+  return Call{.op = Op::kForwardLayerNorm,
+              .tensors = {view_of(c.x, b.x), view_of(c.gamma, b.gamma), view_of(c.beta, b.beta),
+                          view_of(c.y, b.y), view_of(c.mean, b.saved_mean),
+                          view_of(c.spread, b.saved_spread)},
+              .normalized_shape =
+                  std::vector<int64_t>{c.x.shape.end() - c.normalized_axes, c.x.shape.end()},
+              .eps = c.eps};
+}
+
+inline std::optional<Call> translate(const normgrad::RmsNorm& c, const normgrad::Buffers& b) {
+  if (!fits(c.gamma, c.x)) return {};
+  return Call{.op = Op::kForwardRmsNorm,
+              .tensors = {view_of(c.x, b.x), view_of(c.gamma, b.gamma), view_of(c.y, b.y),
+                          view_of(c.spread, b.saved_spread)},
+              .eps = c.eps};
+}
+
+inline std::optional<Call> translate(const normgrad::BatchNorm&, const normgrad::Buffers&) {
+  return {};
+}
+
+// Of reference::Call and reference::ForwardCall.
+template <class... Calls>
+std::optional<Call> translate(const std::variant<Calls...>& call,
+                              const normgrad::Buffers& buffers) {
   std::optional<Call> translated =
       std::visit([&](const auto& c) { return translate(c, buffers); }, call);
   if (!translated) return {};

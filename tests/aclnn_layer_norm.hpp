@@ -32,6 +32,14 @@ inline std::vector<double> random_values(int64_t size, unsigned seed, double cen
   return values;
 }
 
+// Empty, or what is wrong with an output.
+inline std::string wrong(const char* name, const Array& array, const std::vector<double>& values,
+                         const std::vector<double>& scale, double k, int64_t summed) {
+  if (!array.intact()) return std::string(name) + " is written outside its elements";
+  return normgrad::reference::compare(name, array.tensor(), array.data(), values, scale, k, summed)
+      .first_failure;
+}
+
 // What a call is about, whatever the layout of its tensors.
 struct Problem {
   Shape shape = {2, 3, 4, 5};

@@ -16,13 +16,6 @@ using normgrad::reference::Channels;
 using normgrad::reference::kProven;
 using normgrad::reference::kProvenFrozen;
 
-std::string wrong(const char* name, const Array& array, const std::vector<double>& values,
-                  const std::vector<double>& scale, double k, int64_t summed) {
-  if (!array.intact()) return std::string(name) + " is written outside its elements";
-  return normgrad::reference::compare(name, array.tensor(), array.data(), values, scale, k, summed)
-      .first_failure;
-}
-
 // RMSNorm with the rstd that is given, whatever x says.
 Gradients rms_oracle(const Array& x, const Array& dy, const Array& rstd, const Array& gamma) {
   const std::vector<double> xs = x.values(), dys = dy.values(), rs = rstd.values();

@@ -26,16 +26,18 @@ inline aclDataType other(aclDataType dtype) {
 enum class Role { kData, kVector, kStatistic, kCounter };
 
 inline Role role_of(Op op, const std::string& name) {
-  for (const char* data : {"gradOut", "input", "gradInputOut", "gradInput", "dy", "x", "dxOut"}) {
+  for (const char* data : {"gradOut", "input", "gradInputOut", "gradInput", "dy", "x", "x1", "x2",
+                           "dsumOptional", "dxOut", "out", "yOut"}) {
     if (name == data) return Role::kData;
   }
   if (name == "counter") return Role::kCounter;
-  const bool rows = op == Op::kLayerNorm || op == Op::kRmsNorm;
-  return rows && (name == "mean" || name == "rstd") ? Role::kStatistic : Role::kVector;
+  const bool statistic = name.starts_with("mean") || name.starts_with("rstd");
+  return !is_batch_norm(op) && statistic ? Role::kStatistic : Role::kVector;
 }
 
 inline bool is_output(const std::string& name) {
-  return name != "gradOut" && (name.starts_with("grad") || name.ends_with("Out"));
+  return name != "gradOut" && (name.starts_with("grad") || name == "out" || name.ends_with("Out") ||
+                               name.ends_with("OutOptional"));
 }
 
 // A correct call in which a test spoils one thing: (3, 2, 4, 5) with two normalized axes, or five
@@ -44,8 +46,8 @@ struct Spoiled {
   Spoiled(Op op, aclDataType dtype, bool training = true)
       : call{.op = op, .tensors = {}, .training = training, .eps = 1e-5},
         memory(12 * kRoom + kWorkspaceRoom, kFill) {
-    const bool rows = op == Op::kLayerNorm || op == Op::kRmsNorm;
-    if (op == Op::kLayerNorm) call.normalized_shape = Shape{4, 5};
+    const bool rows = !is_batch_norm(op);
+    if (op == Op::kLayerNorm || op == Op::kForwardLayerNorm) call.normalized_shape = Shape{4, 5};
     for (const std::string& name : names(op)) {
       const Role role = role_of(op, name);
       View view = {dtype, rows ? Shape{4, 5} : Shape{5}};
@@ -61,8 +63,8 @@ struct Spoiled {
     }
   }
   static bool always_float(const std::string& name) {
-    return name == "dgammaOut" || name == "mean" || name == "invstd" || name.starts_with("sum") ||
-           name.starts_with("running") || name.starts_with("save");
+    return name == "dgammaOut" || name == "dbetaOut" || name == "mean" || name == "invstd" ||
+           name.starts_with("sum") || name.starts_with("running") || name.starts_with("save");
   }
 
   View& operator[](const std::string& name) { return call[name]; }

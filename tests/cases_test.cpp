@@ -13,12 +13,15 @@ class CaseTable : public testing::TestWithParam<std::tuple<Op, std::string>> {};
 TEST_P(CaseTable, EveryCaseIsWithinItsBound) {
   const auto& [op, implementation] = GetParam();
   setenv("NORMGRAD_IMPL", implementation.c_str(), 1);
-  for (const Case& description : cases(op, /*long_mode=*/false)) {
-    Instance instance(description);
-    const Status status = run_native(instance.call(), instance.buffers());
-    ASSERT_TRUE(status.ok()) << description.name << ": " << status.message();
-    const Instance::Report report = instance.check();
-    EXPECT_TRUE(report.ok) << description.name << ": " << report.why;
+  for (const std::vector<Case>& table :
+       {cases(op, /*long_mode=*/false), extended_cases(op), forward_cases(op)}) {
+    for (const Case& description : table) {
+      const auto instance = make_instance(description);
+      const Status status = run_on(*instance, Device::kCpu);
+      ASSERT_TRUE(status.ok()) << description.name << ": " << status.message();
+      const Report report = instance->check();
+      EXPECT_TRUE(report.ok) << description.name << ": " << report.why;
+    }
   }
   unsetenv("NORMGRAD_IMPL");
 }

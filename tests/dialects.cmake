@@ -13,7 +13,7 @@ set(acl opapi_nn nnopbase ascendcl)
 set(ge ge_runner graph graph_base)
 
 # InfiniOP.
-foreach(name errors objects runtime values)
+foreach(name errors forward objects runtime values)
   normgrad_test(infini_${name} ${infini})
 endforeach()
 foreach(name nvidia nvidia_values)
@@ -27,7 +27,7 @@ normgrad_symbols_test(infini ${infini})
 
 # aclnn.
 normgrad_test(acl_runtime ascendcl)
-foreach(name objects executor errors sibling_errors siblings values)
+foreach(name objects executor errors forward sibling_errors siblings values)
   normgrad_test(aclnn_${name} ${acl})
 endforeach()
 normgrad_device_test(acl_cuda ascendcl)

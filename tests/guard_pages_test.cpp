@@ -155,6 +155,75 @@ std::vector<std::byte> batch_norm(DType dtype, Side side, const std::vector<int6
   return operands.bytes();
 }
 
+std::vector<std::byte> layer(DType dtype, Side side, int64_t rows, int64_t cols) {
+  Operands operands(dtype, side);
+  Buffers buffers;
+  buffers.x = operands.make(rows * cols);
+  buffers.residual = operands.make(rows * cols);
+  buffers.gamma = operands.make(cols);
+  buffers.beta = operands.make(cols);
+  buffers.y = operands.make(rows * cols);
+  buffers.h = operands.make(rows * cols);
+  buffers.x_hat = operands.make(rows * cols);
+  buffers.saved_mean = operands.make(rows);
+  buffers.saved_spread = operands.make(rows);
+  const Tensor data{dtype, {rows, cols}}, params{dtype, {cols}}, scalars{dtype, {rows}};
+  operands.run(LayerNorm{.x = data,
+                         .residual = data,
+                         .gamma = params,
+                         .beta = params,
+                         .y = data,
+                         .h = data,
+                         .x_hat = data,
+                         .mean = scalars,
+                         .spread = scalars},
+               buffers);
+  operands.run(RmsNorm{.x = data, .gamma = params, .y = data, .spread = scalars}, buffers);
+  // And a gradient with the residual's.
+  buffers.dy = buffers.y;
+  buffers.dh = buffers.h;
+  buffers.mean = buffers.saved_mean;
+  buffers.spread = buffers.saved_spread;
+  buffers.dx = operands.make(rows * cols);
+  operands.run(LayerNormBackward{.x = data,
+                                 .dy = data,
+                                 .gamma = params,
+                                 .mean = scalars,
+                                 .spread = scalars,
+                                 .dh = data,
+                                 .dx = data},
+               buffers);
+  return operands.bytes();
+}
+
+std::vector<std::byte> channels_layer(DType dtype, Side side, const std::vector<int64_t>& shape,
+                                      int channel_axis) {
+  const int64_t count = shape[0] * shape[1] * shape[2];
+  const int64_t channels = shape[static_cast<size_t>(channel_axis)];
+  Operands operands(dtype, side);
+  Buffers buffers;
+  buffers.x = operands.make(count);
+  buffers.gamma = operands.make(channels);
+  buffers.beta = operands.make(channels);
+  buffers.y = operands.make(count);
+  buffers.saved_mean = operands.make(channels);
+  buffers.saved_spread = operands.make(channels);
+  buffers.running_mean = operands.make(channels);
+  buffers.running_variance = operands.make(channels);
+  const Tensor data{dtype, shape}, params{dtype, {channels}};
+  operands.run(BatchNorm{.x = data,
+                         .gamma = params,
+                         .beta = params,
+                         .channel_axis = channel_axis,
+                         .running_mean = params,
+                         .running_variance = params,
+                         .y = data,
+                         .mean = params,
+                         .spread = params},
+               buffers);
+  return operands.bytes();
+}
+
 class GuardPages : public testing::TestWithParam<DType> {
  protected:
   // call(side) on either side with every implementation: the same bits.
@@ -177,6 +246,7 @@ TEST_P(GuardPages, Rows) {
       SCOPED_TRACE(testing::Message() << rows << " x " << cols);
       on_both_sides([&](Side side) { return layer_norm(GetParam(), side, rows, cols); });
       on_both_sides([&](Side side) { return rms_norm(GetParam(), side, rows, cols); });
+      on_both_sides([&](Side side) { return layer(GetParam(), side, rows, cols); });
     }
   }
 }
@@ -191,6 +261,12 @@ TEST_P(GuardPages, Channels) {
       on_both_sides([&](Side side) {
         return batch_norm(GetParam(), side, {3, length, channels}, 2);
       });
+      on_both_sides([&](Side side) {
+        return channels_layer(GetParam(), side, {3, channels, length}, 1);
+      });
+      on_both_sides([&](Side side) {
+        return channels_layer(GetParam(), side, {3, length, channels}, 2);
+      });
     }
   }
 }
@@ -203,6 +279,10 @@ TEST_P(GuardPages, Streaming) {
     layer_norm(GetParam(), side, elements / 1001, 1001);
     layer_norm(GetParam(), side, elements / 17, 17);
     rms_norm(GetParam(), side, elements / 300001, 300001);
+    layer(GetParam(), side, elements / 1001, 1001);
+    layer(GetParam(), side, elements / 300001, 300001);
+    channels_layer(GetParam(), side, {5, elements / 5 / 3137, 3137}, 1);
+    channels_layer(GetParam(), side, {5, elements / 5 / 67, 67}, 2);
     batch_norm(GetParam(), side, {5, elements / 5 / 3137, 3137}, 1);
     batch_norm(GetParam(), side, {5, elements / 5 / 67, 67}, 2);
     batch_norm(GetParam(), side, {5, elements / 5 / 3, 3}, 2);

@@ -105,16 +105,25 @@ static int is_cpu_0(const void *object) {
 int main(void) {
   infiniopHandle_t handle = NULL;
   infiniopTensorDescriptor_t data = NULL, vector = NULL;
+  infiniopRMSNormDescriptor_t layer = NULL;
   infiniopRMSNormBackwardDescriptor_t desc = NULL;
   const size_t shape[] = {1, 2, 2};
   const float dy[] = {1, 2, 3, 4}, x[] = {1, 1, 1, 1}, w[] = {1, 1};
-  float dx[4], dw[2];
+  float y[4], dx[4], dw[2];
   char workspace[4096];
   size_t size = 0;
   EXPECT(infiniopCreateHandle(&handle) == INFINI_STATUS_SUCCESS);
   EXPECT(is_cpu_0(handle));
   EXPECT(infiniopCreateTensorDescriptor(&data, 3, shape, NULL, INFINI_DTYPE_F32) == 0);
   EXPECT(infiniopCreateTensorDescriptor(&vector, 1, shape + 2, NULL, INFINI_DTYPE_F32) == 0);
+  EXPECT(infiniopCreateRMSNormDescriptor(handle, &layer, data, data, vector, 3) ==
+         INFINI_STATUS_SUCCESS);
+  EXPECT(is_cpu_0(layer));
+  EXPECT(infiniopGetRMSNormWorkspaceSize(layer, &size) == INFINI_STATUS_SUCCESS);
+  EXPECT(size <= sizeof(workspace));
+  EXPECT(infiniopRMSNorm(layer, workspace, size, y, x, w, NULL) == INFINI_STATUS_SUCCESS);
+  EXPECT(y[0] == 0.5f && y[1] == 0.5f && y[2] == 0.5f && y[3] == 0.5f);
+  EXPECT(infiniopDestroyRMSNormDescriptor(layer) == INFINI_STATUS_SUCCESS);
   EXPECT(infiniopCreateRMSNormBackwardDescriptor(handle, &desc, data, vector, data, data, vector) ==
          INFINI_STATUS_SUCCESS);
   EXPECT(is_cpu_0(desc));

@@ -27,6 +27,7 @@ struct Call {
   Object desc = Object::kGood;  // the operator descriptor, from the query on
   bool null_desc_ptr = false, null_size = false;
   std::optional<Extension> extension;
+  Numbers numbers;
   // Changes the data pointers and the workspace before the computation.
   std::function<void(Pointers& data, void*& workspace, size_t& size)> spoil;
 };
@@ -123,8 +124,8 @@ inline infiniStatus_t create_spoiled(const Call& call, Objects& o) {
   }
   // Not null: a refused call has to make it so.
   o.desc = reinterpret_cast<Descriptor>(&o);
-  const infiniStatus_t status =
-      create(call.op, handle, call.null_desc_ptr ? nullptr : &o.desc, arguments, call.extension);
+  const infiniStatus_t status = create(call.op, handle, call.null_desc_ptr ? nullptr : &o.desc,
+                                       arguments, call.extension, call.numbers);
   if (call.null_desc_ptr) o.desc = nullptr;
   if (status != INFINI_STATUS_SUCCESS) {
     EXPECT_EQ(o.desc, nullptr);

@@ -3,6 +3,7 @@
 // is not expressible.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <variant>
@@ -25,6 +26,7 @@ struct Translated {
   std::vector<const normgrad::Tensor*> tensors;
   Pointers pointers;
   std::optional<Extension> extension = {};
+  Numbers numbers = {};
   bool expressible = true;
 };
 
@@ -34,13 +36,16 @@ inline const normgrad::Tensor* pointer(const std::optional<normgrad::Tensor>& te
   return tensor ? &*tensor : nullptr;
 }
 
+// Without gaps inside rows, if there at all.
+inline bool is_plain(const std::optional<normgrad::Tensor>& tensor) {
+  return !tensor || tensor->strides.empty() || tensor->shape.back() <= 1 ||
+         tensor->strides.back() == 1;
+}
+
 // One normalized axis, without gaps in any tensor.
 template <class Call>
 bool has_plain_rows(const Call& c) {
-  const auto plain = [](const normgrad::Tensor& tensor) {
-    return tensor.strides.empty() || tensor.shape.back() <= 1 || tensor.strides.back() == 1;
-  };
-  return c.normalized_axes == 1 && plain(c.x) && plain(c.dy) && (!c.dx || plain(*c.dx));
+  return c.normalized_axes == 1 && is_plain(c.x) && is_plain(c.dy) && is_plain(c.dx);
 }
 
 inline Translated translate(const normgrad::LayerNormBackward& c, const Buffers& b) {
@@ -89,6 +94,61 @@ inline Translated translate(const normgrad::reference::Call& call, const Buffers
   return t;
 }
 
+inline Numbers numbers_of(double eps, double momentum = 0) {
+  return {static_cast<float>(eps), static_cast<float>(momentum)};
+}
+
+inline Translated translate(const normgrad::LayerNorm& c, const Buffers& b) {
+  const std::vector<int64_t>& shape = c.spread->shape;
+  return {.op = Op::kForwardLayerNorm,
+          .tensors = {pointer(c.y), pointer(c.x_hat), pointer(c.spread), &c.x, pointer(c.gamma),
+                      pointer(c.beta)},
+          .pointers = {b.y, b.x_hat, b.saved_spread, writable(b.x), writable(b.gamma),
+                       writable(b.beta)},
+          .numbers = numbers_of(c.eps),
+          .expressible = c.normalized_axes == 1 && is_plain(c.x) && is_plain(c.y) &&
+                         is_plain(c.x_hat) &&
+                         std::equal(c.x.shape.begin(), c.x.shape.end() - 1, shape.begin(),
+                                    shape.begin() + std::min(shape.size(), c.x.shape.size() - 1))};
+}
+
+inline Translated translate(const normgrad::RmsNorm& c, const Buffers& b) {
+  Translated t = {.op = c.residual ? Op::kAddRmsNorm : Op::kForwardRmsNorm,
+                  .tensors = {pointer(c.y), &c.x, pointer(c.gamma)},
+                  .pointers = {b.y, writable(b.x), writable(b.gamma)},
+                  .numbers = numbers_of(c.eps),
+                  .expressible = c.normalized_axes == 1 && is_plain(c.x) && is_plain(c.y) &&
+                                 is_plain(c.residual) && is_plain(c.h)};
+  if (!c.residual) return t;
+  t.tensors = {pointer(c.y), pointer(c.h), &c.x, pointer(c.residual), pointer(c.gamma)};
+  t.pointers = {b.y, b.h, writable(b.x), writable(b.residual), writable(b.gamma)};
+  return t;
+}
+
+// With running statistics the ordinary entry point, which wants contiguous data; else the
+// extension.
+inline Translated translate(const normgrad::BatchNorm& c, const Buffers& b) {
+  Translated t = {.op = Op::kForwardBatchNorm,
+                  .tensors = {pointer(c.y), pointer(c.running_mean), pointer(c.running_variance),
+                              &c.x, pointer(c.gamma), pointer(c.beta)},
+                  .pointers = {b.y, b.running_mean, b.running_variance, writable(b.x),
+                               writable(b.gamma), writable(b.beta)},
+                  .numbers = numbers_of(c.eps, c.momentum),
+                  .expressible = c.x.strides.empty() && c.y->strides.empty()};
+  if (c.running_mean) return t;
+  t.tensors[1] = pointer(c.mean);
+  t.tensors[2] = pointer(c.spread);
+  t.pointers[1] = b.saved_mean;
+  t.pointers[2] = b.saved_spread;
+  t.extension = {c.eps, false};
+  t.expressible = true;
+  return t;
+}
+
+inline Translated translate(const normgrad::reference::ForwardCall& call, const Buffers& buffers) {
+  return std::visit([&](const auto& c) { return translate(c, buffers); }, call);
+}
+
 inline Tensor translate(const normgrad::Tensor& tensor) {
   return {tensor.dtype == normgrad::DType::kF32   ? INFINI_DTYPE_F32
           : tensor.dtype == normgrad::DType::kF16 ? INFINI_DTYPE_F16
@@ -111,11 +171,25 @@ inline Status prepare(const Translated& t, Descriptor& desc, size_t& size) {
   for (const normgrad::Tensor* tensor : t.tensors) {
     tensors.push_back(tensor ? make(translate(*tensor)) : nullptr);
   }
-  const Status status = answer("Create", create(t.op, handle, &desc, tensors, t.extension));
+  const Status status =
+      answer("Create", create(t.op, handle, &desc, tensors, t.extension, t.numbers));
   for (auto tensor : tensors) (void)infiniopDestroyTensorDescriptor(tensor);
   (void)infiniopDestroyHandle(handle);
   if (!status.ok()) return status;
   return answer("WorkspaceSize", workspace_size(t.op, desc, &size));
+}
+
+// All steps on the CPU.
+inline Status run(const Translated& t) {
+  Descriptor desc = nullptr;
+  size_t size = 0;
+  Status status = prepare(t, desc, size);
+  if (!status.ok()) return status;
+  std::vector<unsigned char> workspace(size, 1);
+  status = answer("compute",
+                  compute(t.op, desc, size > 0 ? workspace.data() : nullptr, size, t.pointers));
+  if (!status.ok()) return status;
+  return answer("Destroy", destroy(t.op, desc));
 }
 
 }  // namespace infini_test

@@ -11,18 +11,6 @@
 namespace infini_test {
 namespace {
 
-Status run(const Translated& t) {
-  Descriptor desc = nullptr;
-  size_t size = 0;
-  Status status = prepare(t, desc, size);
-  if (!status.ok()) return status;
-  std::vector<unsigned char> workspace(size, 1);
-  status = answer("compute",
-                  compute(t.op, desc, size > 0 ? workspace.data() : nullptr, size, t.pointers));
-  if (!status.ok()) return status;
-  return answer("Destroy", destroy(t.op, desc));
-}
-
 class InfiniValues : public testing::TestWithParam<normgrad::reference::Op> {};
 
 TEST_P(InfiniValues, EqualTheNativeApi) {

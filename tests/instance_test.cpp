@@ -29,26 +29,82 @@ void write(const std::optional<Tensor>& tensor, void* data, const std::vector<do
   if (tensor && !values.empty()) scatter(*tensor, data, values);
 }
 
+void write_sum(const std::optional<Tensor>& tensor, void* data, std::vector<double> values,
+               bool accumulate) {
+  if (tensor && accumulate) {
+    const std::vector<double> old = gather(*tensor, data);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += old[i];
+  }
+  write(tensor, data, values);
+}
+
 // The oracle as if it were a backend.
 void run_oracle(const Call& call, const Buffers& buffers) {
   std::visit(
       [&](const auto& c) {
         const Gradients gradients = gradients_of(c, buffers);
         write(c.dx, buffers.dx, gradients.dx);
-        write(c.dgamma, buffers.dgamma, gradients.dgamma);
-        if constexpr (requires { c.dbeta; }) write(c.dbeta, buffers.dbeta, gradients.dbeta);
+        write_sum(c.dgamma, buffers.dgamma, gradients.dgamma, c.accumulate);
+        if constexpr (requires { c.dbeta; }) {
+          write_sum(c.dbeta, buffers.dbeta, gradients.dbeta, c.accumulate);
+        }
       },
       call);
 }
 
+std::vector<Case> gradient_cases(Op op) {
+  std::vector<Case> all = cases(op, /*long_mode=*/false);
+  for (Case& c : extended_cases(op)) all.push_back(std::move(c));
+  return all;
+}
+
 TEST(CaseTable, TheOraclePassesEveryCase) {
   for (Op op : kOps) {
-    for (const Case& c : cases(op, /*long_mode=*/false)) {
+    for (const Case& c : gradient_cases(op)) {
       Instance instance(c);
       run_oracle(instance.call(), instance.buffers());
       const Instance::Report report = instance.check();
       EXPECT_TRUE(report.ok) << c.name << ": " << report.why;
-      EXPECT_EQ(report.k_dx + report.k_dgamma + report.k_dbeta, 0) << c.name;
+      EXPECT_EQ(report.k("dx") + report.k("dgamma") + report.k("dbeta"), 0) << c.name;
+      EXPECT_EQ(report.nearest16, report.elements16) << c.name;
+    }
+  }
+}
+
+Normalized layer_of(const LayerNorm& call, const Buffers& buffers) {
+  return layer_norm(call, buffers);
+}
+Normalized layer_of(const RmsNorm& call, const Buffers& buffers) { return rms_norm(call, buffers); }
+Normalized layer_of(const BatchNorm& call, const Buffers& buffers) {
+  return batch_norm(call, buffers);
+}
+
+void run_oracle(const ForwardCall& call, const Buffers& buffers) {
+  std::visit(
+      [&](const auto& c) {
+        const Normalized layer = layer_of(c, buffers);
+        write(c.y, buffers.y, layer.y.values);
+        write(c.spread, buffers.saved_spread, layer.spread.values);
+        if constexpr (requires { c.mean; }) write(c.mean, buffers.saved_mean, layer.mean.values);
+        if constexpr (requires { c.h; }) write(c.h, buffers.h, layer.h);
+        if constexpr (requires { c.x_hat; }) write(c.x_hat, buffers.x_hat, layer.x_hat.values);
+        if constexpr (requires { c.running_mean; }) {
+          if (c.frozen) return;
+          write(c.running_mean, buffers.running_mean, layer.running_mean.values);
+          write(c.running_variance, buffers.running_variance, layer.running_variance.values);
+        }
+      },
+      call);
+}
+
+TEST(CaseTable, TheOraclePassesEveryLayer) {
+  for (Op op : kOps) {
+    for (const Case& c : forward_cases(op)) {
+      ForwardInstance instance(c);
+      run_oracle(instance.call(), instance.buffers());
+      const Report report = instance.check();
+      EXPECT_TRUE(report.ok) << c.name << ": " << report.why;
+      for (const Report::Output& output : report.outputs) EXPECT_EQ(output.k, 0) << c.name;
       EXPECT_EQ(report.nearest16, report.elements16) << c.name;
     }
   }

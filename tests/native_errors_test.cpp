@@ -93,6 +93,103 @@ TEST(NativeErrors, TypesShapesStrides) {
   expect_refusal(bn, Code::kBadDType, "gamma: expected f32, f16 or bf16, got i32");
 }
 
+LayerNorm layer() {
+  const Tensor data{DType::kF32, {4, 8}}, vector{DType::kF32, {8}}, rows{DType::kF32, {4}};
+  return {.x = data, .gamma = vector, .beta = vector, .y = data, .mean = rows, .spread = rows};
+}
+
+BatchNorm channels() {
+  const Tensor data{DType::kF32, {4, 3, 5}}, vector{DType::kF32, {3}};
+  return {.x = data, .running_mean = vector, .running_variance = vector, .y = data, .mean = vector};
+}
+
+TEST(NativeErrors, Layers) {
+  LayerNorm call = layer();
+  call.eps = -1;
+  expect_refusal(call, Code::kBadArgument, "eps: expected a finite value >= 0, got -1");
+  call = layer();
+  call.gamma_offset = NAN;
+  expect_refusal(call, Code::kBadArgument, "gamma_offset: expected a finite value, got nan");
+  call = layer();
+  call.y->dtype = DType::kF16;
+  expect_refusal(call, Code::kBadDType, "y: expected f32 like x, got f16");
+  call = layer();
+  call.residual = Tensor{DType::kF32, {4, 7}};
+  expect_refusal(call, Code::kBadShape, "residual: expected shape (4, 8) like x, got (4, 7)");
+  call = layer();
+  call.beta->shape = {7};
+  expect_refusal(call, Code::kBadShape, "beta: expected 8 elements, one per column");
+  call = layer();
+  call.spread->shape = {5};
+  expect_refusal(call, Code::kBadShape, "spread: expected 4 elements, one per row");
+  call = layer();
+  call.y->strides = {0, 1};
+  expect_refusal(call, Code::kBadStrides, "y: an output must not have stride 0");
+}
+
+TEST(NativeErrors, RunningStatistics) {
+  BatchNorm call = channels();
+  call.running_variance.reset();
+  expect_refusal(call, Code::kBadArgument, "running_variance: required beside the running mean");
+  call = channels();
+  call.running_mean.reset();
+  expect_refusal(call, Code::kBadArgument, "running_mean: required beside the running variance");
+  call = channels();
+  call.frozen = true;
+  expect_refusal(call, Code::kBadArgument, "mean: expected none");
+  call.mean.reset();
+  call.running_variance.reset();
+  expect_refusal(call, Code::kBadArgument, "running_variance: required with frozen statistics");
+  call = channels();
+  call.momentum = HUGE_VAL;
+  expect_refusal(call, Code::kBadArgument, "momentum: expected a finite value");
+  call = channels();
+  call.statistics = Statistics::kXHatStd;
+  expect_refusal(call, Code::kBadArgument, "statistics");
+  call = channels();
+  call.running_mean->shape = {4};
+  expect_refusal(call, Code::kBadShape, "running_mean: expected 3 elements, one per channel");
+}
+
+TEST(NativeErrors, ResidualGradient) {
+  LayerNormBackward call = layer_norm();
+  call.dh = Tensor{DType::kF16, {4, 8}};
+  expect_refusal(call, Code::kBadDType, "dh: expected f32 like x, got f16");
+  call.dh = Tensor{DType::kF32, {4, 8}};
+  call.dx.reset();
+  expect_refusal(call, Code::kBadArgument, "dh: expected none without dx");
+  call = layer_norm();
+  call.gamma_offset = HUGE_VAL;
+  expect_refusal(call, Code::kBadArgument, "gamma_offset: expected a finite value, got inf");
+}
+
+// Where outputs may lie, and where not.
+TEST(NativeErrors, LayersInPlace) {
+  std::vector<float> x(32, 1), residual(32, 2), gamma(8, 1), beta(8), rows(8);
+  LayerNorm call = layer();
+  call.residual = call.h = call.x;
+  const Plan plan(call);
+  std::vector<std::byte> workspace(plan.workspace_size());
+  const auto run = [&](float* y, float* h) {
+    Buffers buffers;
+    buffers.x = x.data();
+    buffers.residual = residual.data();
+    buffers.gamma = gamma.data();
+    buffers.beta = beta.data();
+    buffers.y = y;
+    buffers.h = h;
+    buffers.saved_mean = rows.data();
+    buffers.saved_spread = rows.data() + 4;
+    return plan.execute(buffers, workspace.data(), workspace.size());
+  };
+  EXPECT_TRUE(run(x.data(), residual.data()).ok());
+  EXPECT_TRUE(run(residual.data(), x.data()).ok());
+  EXPECT_EQ(run(x.data(), x.data()).message(), "y: overlaps h in memory");
+  std::vector<float> apart(40);
+  EXPECT_EQ(run(apart.data(), apart.data() + 4).message(), "y: overlaps h in memory");
+  EXPECT_EQ(run(gamma.data(), residual.data()).message(), "y: overlaps gamma in memory");
+}
+
 TEST(NativeErrors, Axes) {
   for (const int axes : {-1, 0, 3}) {
     LayerNormBackward call = layer_norm();

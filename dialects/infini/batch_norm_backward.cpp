@@ -66,7 +66,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopBatchNormBackwardDescript
     for (int data = 0; data < 3 && !extended; ++data) {
       if (infiniStatus_t status = check_contiguous(operands[data])) return status;
     }
-    return publish_plan(handle, plan, kBatchNorm, desc_ptr);
+    return publish_plan(handle, plan, kBatchNormBackward, desc_ptr);
   });
 }
 
@@ -96,7 +96,7 @@ infiniStatus_t normgradCreateBatchNormBackwardDescriptor(
 
 infiniStatus_t infiniopGetBatchNormBackwardWorkspaceSize(infiniopBatchNormBackwardDescriptor_t desc,
                                                          size_t* size) {
-  return workspace_size(desc, kBatchNorm, size);
+  return workspace_size(desc, kBatchNormBackward, size);
 }
 
 infiniStatus_t infiniopBatchNormBackward(infiniopBatchNormBackwardDescriptor_t desc,
@@ -105,7 +105,7 @@ infiniStatus_t infiniopBatchNormBackward(infiniopBatchNormBackwardDescriptor_t d
                                          const void* grad_output, const void* weight,
                                          const void* running_mean, const void* running_var,
                                          void* stream) {
-  return execute(desc, kBatchNorm,
+  return execute(desc, kBatchNormBackward,
                  {.x = input,
                   .dy = grad_output,
                   .gamma = weight,
@@ -119,5 +119,5 @@ infiniStatus_t infiniopBatchNormBackward(infiniopBatchNormBackwardDescriptor_t d
 
 infiniopStatus_t infiniopDestroyBatchNormBackwardDescriptor(
     infiniopBatchNormBackwardDescriptor_t desc) {
-  return destroy(desc, kBatchNorm, "desc");
+  return destroy(desc, kBatchNormBackward, "desc");
 }

@@ -31,11 +31,19 @@ const char* kind_name(Kind kind) {
     case kTensor:
       return "tensor descriptor";
     case kLayerNorm:
-      return "LayerNormBackward descriptor";
-    case kBatchNorm:
-      return "BatchNormBackward descriptor";
+      return "LayerNorm descriptor";
     case kRmsNorm:
+      return "RMSNorm descriptor";
+    case kAddRmsNorm:
+      return "AddRMSNorm descriptor";
+    case kBatchNorm:
+      return "BatchNorm descriptor";
+    case kLayerNormBackward:
+      return "LayerNormBackward descriptor";
+    case kRmsNormBackward:
       return "RMSNormBackward descriptor";
+    case kBatchNormBackward:
+      return "BatchNormBackward descriptor";
     default:
       return "operator descriptor";
   }
@@ -44,7 +52,8 @@ const char* kind_name(Kind kind) {
 // `shard.mutex` is held: nobody can be freeing an object that is in the set.
 infiniStatus_t check_in(const Shard& shard, const Object* object, Kind kind, const char* name) {
   const bool live = shard.objects.count(object) != 0 &&
-                    (object->tag & ~uint64_t{0xff}) == Object::kMagic && (object->tag & kind) != 0;
+                    (object->tag & ~uint64_t{0xffff}) == Object::kMagic &&
+                    (object->tag & kind) != 0;
   if (!live) {
     return fail(INFINI_STATUS_BAD_PARAM,
                 "%s: expected a live %s, got %p, which was destroyed or is something else", name,
@@ -202,6 +211,13 @@ infiniStatus_t check_shape(const Operand& operand,
   }
   return fail(INFINI_STATUS_BAD_TENSOR_SHAPE, "%s: expected shape %s, got %s", operand.name,
               expected.c_str(), text(operand.desc->tensor.shape).c_str());
+}
+
+infiniStatus_t check_row_shape(const Operand& operand, const std::vector<int64_t>& data) {
+  const std::vector<int64_t> rows(data.begin(), data.end() - 1);
+  std::vector<int64_t> rows_kept = rows;
+  rows_kept.push_back(1);
+  return check_shape(operand, {rows, rows_kept});
 }
 
 infiniStatus_t check_last_axis(const Operand& operand) noexcept {

@@ -24,9 +24,13 @@ enum Kind : uint64_t {
   kHandle = 1,
   kTensor = 2,
   kLayerNorm = 4,
-  kBatchNorm = 8,
-  kRmsNorm = 16,
-  kOperator = kLayerNorm | kBatchNorm | kRmsNorm,
+  kRmsNorm = 8,
+  kAddRmsNorm = 16,
+  kBatchNorm = 32,
+  kLayerNormBackward = 64,
+  kRmsNormBackward = 128,
+  kBatchNormBackward = 256,
+  kOperator = 511 & ~(kHandle | kTensor),
 };
 
 // A device. Tensor descriptors, which belong to none, have the CPU's.
@@ -39,7 +43,7 @@ struct Place {
 // kMagic plus the kind while the object lives and 0 afterwards. `place` is what counts, for callers
 // may also write.
 struct Object {
-  static constexpr uint64_t kMagic = 0x6e6f726d67726100;
+  static constexpr uint64_t kMagic = 0x6e6f726d67720000;
 
   explicit Object(Kind kind, const Place& at = {})
       : device(at.device), device_id(at.id), tag(kMagic | kind), place(at) {}
@@ -94,6 +98,8 @@ infiniStatus_t check_operands(infiniopHandle_t handle, struct InfiniopDescriptor
 // BAD_TENSOR_SHAPE unless the tensor, if there, has one of these shapes.
 infiniStatus_t check_shape(const Operand& operand,
                            std::initializer_list<std::vector<int64_t>> shapes);
+// The same for one element per row of data: the leading dimensions, or those and a 1.
+infiniStatus_t check_row_shape(const Operand& operand, const std::vector<int64_t>& data);
 // BAD_TENSOR_STRIDES unless the tensor, if there, is contiguous, or is along its last axis; extents
 // of 1 may have any stride.
 infiniStatus_t check_contiguous(const Operand& operand) noexcept;

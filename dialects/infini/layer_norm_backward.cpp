@@ -50,14 +50,11 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopLayerNormBackwardDescript
     for (const int parameter : {1, 2, 4}) {
       if (infiniStatus_t status = check_shape(operands[parameter], {{shape.back()}})) return status;
     }
-    const std::vector<int64_t> rows(shape.begin(), shape.end() - 1);
-    std::vector<int64_t> rows_kept = rows;
-    rows_kept.push_back(1);
-    if (infiniStatus_t status = check_shape(operands[6], {rows, rows_kept})) return status;
+    if (infiniStatus_t status = check_row_shape(operands[6], shape)) return status;
     for (const int data : {0, 3, 5}) {
       if (infiniStatus_t status = check_last_axis(operands[data])) return status;
     }
-    return publish_plan(handle, plan, kLayerNorm, desc_ptr);
+    return publish_plan(handle, plan, kLayerNormBackward, desc_ptr);
   });
 }
 
@@ -87,7 +84,7 @@ infiniStatus_t normgradCreateLayerNormBackwardDescriptor(
 
 infiniStatus_t infiniopGetLayerNormBackwardWorkspaceSize(infiniopLayerNormBackwardDescriptor_t desc,
                                                          size_t* size) {
-  return workspace_size(desc, kLayerNorm, size);
+  return workspace_size(desc, kLayerNormBackward, size);
 }
 
 infiniStatus_t infiniopLayerNormBackward(infiniopLayerNormBackwardDescriptor_t desc,
@@ -96,7 +93,7 @@ infiniStatus_t infiniopLayerNormBackward(infiniopLayerNormBackwardDescriptor_t d
                                          const void* grad_output, const void* weight,
                                          const void* input_standardization,
                                          const void* input_std_deviation, void* stream) {
-  return execute(desc, kLayerNorm,
+  return execute(desc, kLayerNormBackward,
                  {.x = input_standardization,
                   .dy = grad_output,
                   .gamma = weight,
@@ -109,5 +106,5 @@ infiniStatus_t infiniopLayerNormBackward(infiniopLayerNormBackwardDescriptor_t d
 
 infiniopStatus_t infiniopDestroyLayerNormBackwardDescriptor(
     infiniopLayerNormBackwardDescriptor_t desc) {
-  return destroy(desc, kLayerNorm, "desc");
+  return destroy(desc, kLayerNormBackward, "desc");
 }

@@ -45,7 +45,7 @@ infiniStatus_t create(infiniopHandle_t handle, infiniopRMSNormBackwardDescriptor
     for (const int data : {0, 2, 3}) {
       if (infiniStatus_t status = check_last_axis(operands[data])) return status;
     }
-    return publish_plan(handle, plan, kRmsNorm, desc_ptr);
+    return publish_plan(handle, plan, kRmsNormBackward, desc_ptr);
   });
 }
 
@@ -71,18 +71,19 @@ infiniStatus_t normgradCreateRMSNormBackwardDescriptor(
 
 infiniStatus_t infiniopGetRMSNormBackwardWorkspaceSize(infiniopRMSNormBackwardDescriptor_t desc,
                                                        size_t* size) {
-  return workspace_size(desc, kRmsNorm, size);
+  return workspace_size(desc, kRmsNormBackward, size);
 }
 
 infiniStatus_t infiniopRMSNormBackward(infiniopRMSNormBackwardDescriptor_t desc, void* workspace,
                                        size_t workspace_size, void* grad_x, void* grad_w,
                                        const void* grad_y, const void* x, const void* w,
                                        void* stream) {
-  return execute(desc, kRmsNorm, {.x = x, .dy = grad_y, .gamma = w, .dx = grad_x, .dgamma = grad_w},
-                 workspace, workspace_size, stream);
+  return execute(desc, kRmsNormBackward,
+                 {.x = x, .dy = grad_y, .gamma = w, .dx = grad_x, .dgamma = grad_w}, workspace,
+                 workspace_size, stream);
 }
 
 infiniopStatus_t infiniopDestroyRMSNormBackwardDescriptor(
     infiniopRMSNormBackwardDescriptor_t desc) {
-  return destroy(desc, kRmsNorm, "desc");
+  return destroy(desc, kRmsNormBackward, "desc");
 }

@@ -28,6 +28,13 @@ inline constexpr Gates kRandomRmsNorm = {6, 3, 2};
 inline constexpr Gates kRandomBatchNorm = {4, 3, 2};
 inline constexpr Gates kRandomFrozen = {3, 3, 2};
 
+// Of layers.
+struct ForwardGates {
+  double y, mean, spread;  // y also for x_hat; mean and spread also for running statistics
+};
+inline constexpr ForwardGates kProvenForward = {8, 2, 8};
+inline constexpr ForwardGates kRandomForward = {4, 1, 2};
+
 struct Verdict {
   int64_t elements = 0;
   int64_t failures = 0;

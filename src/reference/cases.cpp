@@ -18,8 +18,8 @@ const char* name_of(Statistics statistics) {
 
 const char* name_of(Values values) {
   static const char* const kNames[] = {
-      "random",  "same_sign",        "cancelling",        "wide",      "exact",
-      "zero_dy", "zero_denominator", "negative_variance", "non_finite"};
+      "random",  "same_sign",        "cancelling",        "wide",       "exact",
+      "zero_dy", "zero_denominator", "negative_variance", "non_finite", "outliers"};
   return kNames[static_cast<int>(values)];
 }
 
@@ -40,6 +40,7 @@ std::string number(const char* format, double value) {
 // "layer_norm 5x33 f32 mean_rstd" and whatever is not as usual.
 std::string describe(const Case& c) {
   std::string name = reference::name_of(c.op);
+  if (c.forward) name += " forward";
   for (size_t axis = 0; axis < c.shape.size(); ++axis) {
     name += (axis == 0 ? " " : "x") + std::to_string(c.shape[axis]);
   }
@@ -56,6 +57,17 @@ std::string describe(const Case& c) {
   if (c.params != c.data) name += std::string(" params=") + normgrad::name_of(c.params);
   if (c.keep_axis) name += " keep_axis";
   if (!c.has_gamma) name += " no_gamma";
+  if (c.gamma_offset != 0) name += number(" gamma_offset=%g", c.gamma_offset);
+  if (c.has_dh) name += " dh";
+  if (c.accumulate) name += " accumulate";
+  if (!c.has_beta) name += " no_beta";
+  if (c.has_residual) name += " residual";
+  if (!c.has_running) name += " no_running";
+  if (!c.want_y) name += " no_y";
+  if (c.want_h) name += " h";
+  if (c.want_x_hat) name += " x_hat";
+  if (!c.want_mean) name += " no_mean";
+  if (!c.want_spread) name += " no_spread";
   if (!c.want_dx) name += " no_dx";
   if (!c.want_dgamma) name += " no_dgamma";
   if (!c.want_dbeta && c.op != Op::kRmsNorm) name += " no_dbeta";
@@ -66,8 +78,9 @@ std::string describe(const Case& c) {
   if (c.dy_scale != 1) name += number(" dy_scale=%g", c.dy_scale);
   if (c.values != Values::kRandom) name += std::string(" ") + name_of(c.values);
   if (c.layout != Layout::kContiguous) name += std::string(" ") + name_of(c.layout);
+  static const char* const kPlaces[] = {"", "dy", "x", "dh", "residual", "x,residual"};
   if (c.in_place != InPlace::kNone) {
-    name += c.in_place == InPlace::kDy ? " in_place=dy" : " in_place=x";
+    name += std::string(" in_place=") + kPlaces[static_cast<int>(c.in_place)];
   }
   if (c.offset != 0) name += " offset=" + std::to_string(c.offset);
   return name;
@@ -122,6 +135,7 @@ const std::vector<Statistics>& Table::forms() const {
 Case Table::base(std::vector<int64_t> shape) const {
   Case c;
   c.op = op_;
+  c.forward = forward_;
   c.shape = std::move(shape);
   c.statistics = forms().front();
   return c;
@@ -275,6 +289,7 @@ std::vector<Case> Table::take() {
   std::vector<Case> named;
   std::set<std::string> seen;
   for (Case& c : cases_) {
+    if (forward_ && op_ == Op::kRmsNorm) c.statistics = Statistics::kMeanRstd;  // all it saves
     c.name = describe(c);
     c.random = is_random(c);
     if (seen.insert(c.name).second) named.push_back(std::move(c));

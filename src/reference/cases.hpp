@@ -2,10 +2,10 @@
 // what to run, an Instance is one with its memory, and checks what a run left there.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "normgrad/normgrad.hpp"
+#include "reference/placed.hpp"
 #include "reference/reference.hpp"
 
 namespace normgrad::reference {
@@ -21,6 +22,7 @@ enum class Op { kLayerNorm, kRmsNorm, kBatchNorm };
 const char* name_of(Op op);
 
 using Call = std::variant<LayerNormBackward, RmsNormBackward, BatchNormBackward>;
+using ForwardCall = std::variant<LayerNorm, RmsNorm, BatchNorm>;
 
 enum class Values {
   kRandom,            // normal; dy has a mean
@@ -32,6 +34,7 @@ enum class Values {
   kZeroDenominators,  // each third row or channel; x is 0 there too
   kNegativeVariance,  // of each third row or channel
   kNonFinite,         // a few NaN and Inf in x and dy
+  kOutliers,          // the first element of each row or channel is 1000 times the others
 };
 
 enum class Layout {
@@ -50,11 +53,13 @@ enum class Layout {
   kScattered,          // x as kTransposed, dx as kStrided, mean flat, spread in another shape
 };
 
-enum class InPlace { kNone, kDy, kX };
+// Where dx lies; of a layer: y, and kBoth: y in x and h in the residual.
+enum class InPlace { kNone, kDy, kX, kDh, kResidual, kBoth };
 
 struct Case {
   std::string name;
   Op op = Op::kLayerNorm;
+  bool forward = false;  // the layer, not its gradient
   std::vector<int64_t> shape;
   DType data = DType::kF32;  // x, dy, dx
   DType gamma = DType::kF32;
@@ -67,7 +72,13 @@ struct Case {
   int channel_axis = 1;     // BatchNorm
   bool keep_axis = false;   // mean and spread keep the normalized axes, as 1
   bool has_gamma = true;
+  double gamma_offset = 0;  // LayerNorm and RMSNorm
   bool want_dx = true, want_dgamma = true, want_dbeta = true;
+  bool has_dh = false;      // LayerNorm and RMSNorm
+  bool accumulate = false;  // into dgamma and dbeta
+  // Of layers, which ignore the five above.
+  bool has_beta = true, has_residual = false, has_running = true;
+  bool want_y = true, want_h = false, want_x_hat = false, want_mean = true, want_spread = true;
   double eps = 0;
   bool frozen = false;
   double mean_over_std = 0;
@@ -91,61 +102,120 @@ struct Case {
   bool has_spread() const { return op != Op::kRmsNorm || statistics == Statistics::kMeanRstd; }
 };
 
-// The table of an operator. The long mode adds the cases that take gigabytes or minutes.
+// The table of an operator's gradient. The long mode adds the cases that take gigabytes or minutes.
 std::vector<Case> cases(Op op, bool long_mode);
+// The same for what only the native API has.
+std::vector<Case> extended_cases(Op op);
+// The table of the operator itself.
+std::vector<Case> forward_cases(Op op);
+
+// What was found after a run.
+struct Report {
+  struct Output {
+    const char* name;
+    DType dtype;
+    double k;  // the largest error
+  };
+  bool ok = true;
+  std::string why;  // the first thing wrong
+  std::vector<Output> outputs;
+  // Elements of 16-bit outputs, and those correctly rounded; counted for random data in rows or
+  // channels of 8 and more, where the terms of dx do not cancel too well.
+  int64_t elements16 = 0, nearest16 = 0;
+
+  double k(const char* name) const;  // 0 if there is no such output
+};
 
 // A case brought to life: its data, surrounded by red zones, and outputs filled with NaN. The same
 // case and seed give the same data.
-class Instance {
+class AnyInstance {
  public:
-  explicit Instance(const Case& description, uint64_t seed = 1);
-  Instance(const Instance&) = delete;
-  Instance& operator=(const Instance&) = delete;
+  AnyInstance(const AnyInstance&) = delete;
+  AnyInstance& operator=(const AnyInstance&) = delete;
+  virtual ~AnyInstance() = default;
 
-  const Call& call() const { return call_; }
+  virtual Status plan(Device device, Plan& plan) const = 0;
   const Buffers& buffers() const { return buffers_; }
   // The memory of each operand, which those point into.
-  std::vector<std::span<std::byte>> memories();
+  std::vector<std::span<std::byte>> memories() { return operands_.memories(); }
 
-  struct Report {
-    bool ok = true;
-    std::string why;  // the first thing wrong
-    double k_dx = 0, k_dgamma = 0, k_dbeta = 0;
-    // Elements of 16-bit outputs, and those correctly rounded; counted for random data in rows or
-    // channels of 8 and more, where the terms of dx do not cancel too well.
-    int64_t elements16 = 0, nearest16 = 0;
-  };
   // After a run: outputs within the bound; inputs, gaps, red zones and absent outputs unchanged.
-  Report check() const;
-
+  virtual Report check() = 0;
   // Over the elements of all outputs.
-  uint64_t hash() const;
+  uint64_t hash() const { return operands_.hash(); }
 
- private:
-  struct Operand {
-    Tensor tensor;
-    std::vector<std::byte> memory;
-    std::vector<std::byte> before;  // a copy of the memory of an input that dx overwrites
-    size_t first = 0;   // index of the byte at which the element with all indices 0 starts
-    uint64_t hash = 0;  // of the memory of an input
-    void* data();
-  };
-  enum { kX, kDy, kGamma, kMean, kSpread, kDx, kDgamma, kDbeta, kOperands };
+ protected:
+  AnyInstance(const Case& description, std::vector<Placed> operands)
+      : case_(description), operands_(std::move(operands)) {}
 
-  void make_tensors();
-  void make_memory();
-  void make_inputs(uint64_t seed);
-  void make_call();
-  Gradients reference() const;
-  bool writes(int operand) const;  // whether the call has outputs in the memory of an operand
-  std::string damage() const;      // what was written anywhere else
+  // The tensor of an operand that is there.
+  std::optional<Tensor> tensor_of(int which) const;
+  // Compares an output, if there is one, with the oracle.
+  void compare_output(int which, const std::vector<double>& values,
+                      const std::vector<double>& scales, double k, int64_t summed, bool telling,
+                      Report& report);
+  // What the bound does not say: damage, and the share of correctly rounded outputs.
+  void finish(Report& report) const;
 
   Case case_;
-  std::array<Operand, kOperands> operands_;
-  int place_ = kDx;  // the operand whose memory dx has
-  Call call_;
+  PlacedOperands operands_;
   Buffers buffers_;
 };
+
+// A gradient.
+class Instance : public AnyInstance {
+ public:
+  using Report = reference::Report;
+
+  explicit Instance(const Case& description, uint64_t seed = 1);
+  const Call& call() const { return call_; }
+  Status plan(Device device, Plan& plan) const override;
+  Report check() override;
+
+ private:
+  enum { kX, kDy, kGamma, kMean, kSpread, kDh, kDx, kDgamma, kDbeta };
+
+  void make_tensors();
+  void make_inputs(uint64_t seed);
+  void make_call();
+  Gradients reference();
+
+  Call call_;
+};
+
+// A layer.
+class ForwardInstance : public AnyInstance {
+ public:
+  explicit ForwardInstance(const Case& description, uint64_t seed = 1);
+  const ForwardCall& call() const { return call_; }
+  Status plan(Device device, Plan& plan) const override;
+  Report check() override;
+
+ private:
+  enum {
+    kX,
+    kResidual,
+    kGamma,
+    kBeta,
+    kY,
+    kH,
+    kXHat,
+    kMean,
+    kSpread,
+    kRunningMean,
+    kRunningVariance
+  };
+
+  void make_tensors();
+  void make_inputs(uint64_t seed);
+  void make_call();
+  Normalized reference();
+
+  ForwardCall call_;
+};
+
+// Whichever the case is.
+std::unique_ptr<AnyInstance> make_instance(const Case& description, uint64_t seed = 1);
 
 // How a front end runs a call.
 using Runner = std::function<Status(const Call& call, const Buffers& buffers)>;
@@ -153,10 +223,11 @@ using Runner = std::function<Status(const Call& call, const Buffers& buffers)>;
 // The native API on the CPU: plans, allocates the workspace and executes. The workspace is
 // misaligned, full of NaN and has red zones; a write outside it is reported as kInternal.
 Status run_native(const Call& call, const Buffers& buffers);
+Status run_native(const Plan& plan, const Buffers& buffers);
 
 // The same with the data of an instance on any device; on a GPU also as the replay of a graph,
 // which was captured on another stream while the data were not there yet.
-Status run_on(Instance& instance, Device device);
-Status run_in_graph(Instance& instance);
+Status run_on(AnyInstance& instance, Device device);
+Status run_in_graph(AnyInstance& instance);
 
 }  // namespace normgrad::reference

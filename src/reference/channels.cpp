@@ -1,4 +1,4 @@
-// BatchNorm in float64, channel by channel.
+// The gradient of BatchNorm in float64, channel by channel.
 #include <cmath>
 
 #include "reference/elements.hpp"

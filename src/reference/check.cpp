@@ -1,6 +1,8 @@
 // The check of what a run left in the memory of an instance, and the native runner.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "reference/bound.hpp"
 #include "reference/cases.hpp"
@@ -34,18 +36,62 @@ Gates gates_of(const Case& c, int64_t terms) {
 
 }  // namespace
 
-bool Instance::writes(int operand) const {
-  if (operand == place_) return case_.want_dx;
-  if (operand == kDgamma) return case_.want_dgamma;
-  return operand == kDbeta && case_.want_dbeta && case_.op != Op::kRmsNorm;
+double Report::k(const char* name) const {
+  for (const Output& output : outputs) {
+    if (std::string_view(output.name) == name) return output.k;
+  }
+  return 0;
 }
 
-Gradients Instance::reference() const {
-  Buffers inputs = buffers_;
-  const Operand& place = operands_[place_];
-  if (place_ != kDx && count(place.tensor) > 0) {
-    (place_ == kX ? inputs.x : inputs.dy) = place.before.data() + place.first;
+std::optional<Tensor> AnyInstance::tensor_of(int which) const {
+  const Placed& operand = operands_[which];
+  return operand.use == Use::kAbsent ? std::nullopt : std::optional(operand.tensor);
+}
+
+void AnyInstance::compare_output(int which, const std::vector<double>& values,
+                                 const std::vector<double>& scales, double k, int64_t summed,
+                                 bool telling, Report& report) {
+  Placed& output = operands_[which];
+  if (!output.written()) return;
+  const auto fail = [&](const std::string& why) {
+    if (report.ok) report.why = why;
+    report.ok = false;
+  };
+  const Verdict verdict =
+      compare(output.name, output.tensor, output.data(), values, scales, k, summed);
+  if (verdict.failures > 0) {
+    fail(verdict.first_failure + " (" + std::to_string(verdict.failures) + " of " +
+         std::to_string(verdict.elements) + " elements are wrong)");
   }
+  if (case_.values == Values::kExact && verdict.nearest != verdict.elements) {
+    fail(std::string(output.name) + ": exact data, but " +
+         std::to_string(verdict.elements - verdict.nearest) + " elements are not exact");
+  }
+  if (telling && output.tensor.dtype != DType::kF32) {
+    report.elements16 += verdict.elements;
+    report.nearest16 += verdict.nearest;
+  }
+  report.outputs.push_back({output.name, output.tensor.dtype, verdict.worst_k});
+}
+
+void AnyInstance::finish(Report& report) const {
+  const auto fail = [&](std::string why) {
+    report.ok = false;
+    report.why = std::move(why);
+  };
+  const double share =
+      static_cast<double>(report.nearest16) / static_cast<double>(report.elements16);
+  if (report.ok && report.elements16 >= kManyElements && share < kNearest) {
+    char text[100];
+    std::snprintf(text, sizeof text, "only %.3f %% of the 16-bit outputs are correctly rounded",
+                  100 * share);
+    fail(text);
+  }
+  if (std::string what = operands_.damage(); !what.empty()) fail(what);
+}
+
+Gradients Instance::reference() {
+  const Buffers inputs = operands_.inputs();
   Gradients result;
   if (const auto* layer_norm = std::get_if<LayerNormBackward>(&call_)) {
     result = layer_norm_backward(*layer_norm, inputs);
@@ -60,96 +106,43 @@ Gradients Instance::reference() const {
       if (result.dx[i] == 0) result.dx_scale[i] = 0;
     }
   }
+  const auto add_old = [&](int which, const void* data, std::vector<double>& values,
+                           std::vector<double>& scales) {
+    if (operands_[which].use != Use::kUpdated) return;
+    const std::vector<double> old = gather(operands_[which].tensor, data);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] += old[i];
+      scales[i] += std::abs(old[i]);
+    }
+  };
+  add_old(kDgamma, inputs.dgamma, result.dgamma, result.dgamma_scale);
+  add_old(kDbeta, inputs.dbeta, result.dbeta, result.dbeta_scale);
   return result;
 }
 
-std::string Instance::damage() const {
-  static const char* const kNames[] = {"x",      "dy", "gamma",  "mean",
-                                       "spread", "dx", "dgamma", "dbeta"};
-  for (int which = 0; which < kOperands; ++which) {
-    const Operand& operand = operands_[which];
-    if (writes(which)) {
-      std::vector<std::byte> rest = operand.memory;
-      erase(operand.tensor, rest.data() + operand.first, kPoison);
-      if (!poisoned(rest)) return std::string(kNames[which]) + ": written outside its elements";
-    } else if (which >= kDx) {
-      if (!poisoned(operand.memory)) return std::string(kNames[which]) + ": absent, but written";
-    } else if (fnv1a(operand.memory) != operand.hash) {
-      return std::string(kNames[which]) + ": an input, but changed";
-    }
-  }
-  return {};
-}
-
-Instance::Report Instance::check() const {
+Report Instance::check() {
   Report report;
-  const auto fail = [&](std::string why) {
-    if (report.ok) report.why = std::move(why);
-    report.ok = false;
-  };
-  if (std::string what = damage(); !what.empty()) fail(what);
-
   const Gradients ref = reference();
   const bool telling =
       case_.random && static_cast<int64_t>(ref.dx.size()) >= kLargeGroup * case_.groups();
-  const auto check_output = [&](const char* name, int which, const void* data,
-                                const std::vector<double>& values, const std::vector<double>& scale,
-                                double k, int64_t summed) {
-    if (!writes(which)) return 0.0;
-    const Tensor& tensor = operands_[which].tensor;
-    const Verdict verdict = compare(name, tensor, data, values, scale, k, summed);
-    if (verdict.failures > 0) {
-      fail(verdict.first_failure + " (" + std::to_string(verdict.failures) + " of " +
-           std::to_string(verdict.elements) + " elements are wrong)");
-    }
-    if (case_.values == Values::kExact && verdict.nearest != verdict.elements) {
-      fail(std::string(name) + ": exact data, but " +
-           std::to_string(verdict.elements - verdict.nearest) + " elements are not exact");
-    }
-    if (telling && tensor.dtype != DType::kF32) {
-      report.elements16 += verdict.elements;
-      report.nearest16 += verdict.nearest;
-    }
-    return verdict.worst_k;
-  };
   const int64_t parameters = count(operands_[kDgamma].tensor);
   const int64_t summed = parameters == 0 ? 0 : count(operands_[kX].tensor) / parameters;
   const Gates gates = gates_of(case_, summed);
-  report.k_dx = check_output("dx", place_, buffers_.dx, ref.dx, ref.dx_scale, gates.dx, 0);
-  report.k_dgamma = check_output("dgamma", kDgamma, buffers_.dgamma, ref.dgamma, ref.dgamma_scale,
-                                 gates.dgamma, summed);
-  report.k_dbeta = check_output("dbeta", kDbeta, buffers_.dbeta, ref.dbeta, ref.dbeta_scale,
-                                gates.dbeta, summed);
-
-  const double share =
-      static_cast<double>(report.nearest16) / static_cast<double>(report.elements16);
-  if (report.elements16 >= kManyElements && share < kNearest) {
-    char text[100];
-    std::snprintf(text, sizeof text, "only %.3f %% of the 16-bit outputs are correctly rounded",
-                  100 * share);
-    fail(text);
-  }
+  compare_output(kDx, ref.dx, ref.dx_scale, gates.dx, 0, telling, report);
+  compare_output(kDgamma, ref.dgamma, ref.dgamma_scale, gates.dgamma, summed, telling, report);
+  compare_output(kDbeta, ref.dbeta, ref.dbeta_scale, gates.dbeta, summed, telling, report);
+  finish(report);
   return report;
-}
-
-uint64_t Instance::hash() const {
-  uint64_t hash = fnv1a({});
-  const auto add = [&](int which, const void* data) {
-    if (!writes(which)) return;
-    const std::vector<double> values = gather(operands_[which].tensor, data);
-    hash = fnv1a(std::as_bytes(std::span(values)), hash);
-  };
-  add(place_, buffers_.dx);
-  add(kDgamma, buffers_.dgamma);
-  add(kDbeta, buffers_.dbeta);
-  return hash;
 }
 
 Status run_native(const Call& call, const Buffers& buffers) {
   Plan plan;
   const Status planned =
       std::visit([&](const auto& c) { return Plan::create(c, Device::kCpu, plan); }, call);
-  if (!planned.ok()) return planned;
+  return planned.ok() ? run_native(plan, buffers) : planned;
+}
+
+Status run_native(const Plan& plan, const Buffers& buffers) {
   const size_t size = plan.workspace_size();
   const size_t start = kRedZone + 1;  // an odd address
   std::vector<std::byte> memory(start + size + kRedZone, kPoison);

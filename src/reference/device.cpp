@@ -1,7 +1,6 @@
 #include "reference/device.hpp"
 
 #include <cstdint>
-#include <variant>
 
 #include "normgrad/cuda.hpp"
 #include "reference/memory.hpp"
@@ -35,9 +34,9 @@ void replay(const Queue& queue, const Prepare& prepare) {
   require(cuda::destroy_stream(stream));
 }
 
-Status run_on_gpu(Instance& instance, bool in_graph) try {
-  const Plan plan =
-      std::visit([](const auto& call) { return Plan(call, Device::kCuda); }, instance.call());
+Status run_on_gpu(AnyInstance& instance, bool in_graph) try {
+  Plan plan;
+  require(instance.plan(Device::kCuda, plan));
   const size_t size = plan.workspace_size();
   const DeviceWorkspace workspace(size);
   DeviceMirror mirror(instance);
@@ -62,7 +61,7 @@ DeviceMemory::DeviceMemory(size_t bytes) { require(cuda::allocate(bytes, data_))
 
 DeviceMemory::~DeviceMemory() { (void)cuda::release(data_).ok(); }
 
-DeviceMirror::DeviceMirror(Instance& instance) : host_(instance.memories()) {
+DeviceMirror::DeviceMirror(AnyInstance& instance) : host_(instance.memories()) {
   for (const auto& memory : host_) {
     memory_.emplace_back(memory.size() + kAlignment);
     const size_t phase = reinterpret_cast<uintptr_t>(memory.data()) % kAlignment;
@@ -70,10 +69,14 @@ DeviceMirror::DeviceMirror(Instance& instance) : host_(instance.memories()) {
   }
   const Buffers& host = instance.buffers();
   for (const void* Buffers::*input :
-       {&Buffers::x, &Buffers::dy, &Buffers::gamma, &Buffers::mean, &Buffers::spread}) {
+       {&Buffers::x, &Buffers::dy, &Buffers::gamma, &Buffers::mean, &Buffers::spread, &Buffers::dh,
+        &Buffers::residual, &Buffers::beta}) {
     buffers_.*input = device_of(host.*input);
   }
-  for (void* Buffers::*output : {&Buffers::dx, &Buffers::dgamma, &Buffers::dbeta}) {
+  for (void* Buffers::*output :
+       {&Buffers::dx, &Buffers::dgamma, &Buffers::dbeta, &Buffers::y, &Buffers::h, &Buffers::x_hat,
+        &Buffers::saved_mean, &Buffers::saved_spread, &Buffers::running_mean,
+        &Buffers::running_variance}) {
     buffers_.*output = device_of(host.*output);
   }
   upload();
@@ -116,11 +119,13 @@ bool DeviceWorkspace::intact() const {
   return poisoned(all.first(kStart)) && poisoned(all.last(kRedZone));
 }
 
-Status run_on(Instance& instance, Device device) {
-  return device == Device::kCuda ? run_on_gpu(instance, /*in_graph=*/false)
-                                 : run_native(instance.call(), instance.buffers());
+Status run_on(AnyInstance& instance, Device device) {
+  if (device == Device::kCuda) return run_on_gpu(instance, /*in_graph=*/false);
+  Plan plan;
+  const Status planned = instance.plan(device, plan);
+  return planned.ok() ? run_native(plan, instance.buffers()) : planned;
 }
 
-Status run_in_graph(Instance& instance) { return run_on_gpu(instance, /*in_graph=*/true); }
+Status run_in_graph(AnyInstance& instance) { return run_on_gpu(instance, /*in_graph=*/true); }
 
 }  // namespace normgrad::reference

@@ -28,7 +28,7 @@ class DeviceMemory {
 // Addresses keep their distance from multiples of 256.
 class DeviceMirror {
  public:
-  explicit DeviceMirror(Instance& instance);  // uploads it
+  explicit DeviceMirror(AnyInstance& instance);  // uploads it
 
   const Buffers& buffers() const { return buffers_; }  // of the device
   void upload();

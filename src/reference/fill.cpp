@@ -98,7 +98,21 @@ void draw_pair(const Case& c, Random& random, double& x, double& dy) {
   }
 }
 
+std::vector<double> draw_parameters(const Case& c, Random& random) {
+  std::vector<double> parameters(count({c.gamma, c.parameters()}));
+  for (double& gamma : parameters) {
+    gamma = c.values == Values::kExact ? std::exp2(random.integer(-1, 1)) : 1 + random.normal() / 2;
+    gamma *= c.gamma_scale;
+  }
+  return parameters;
+}
+
 }  // namespace
+
+std::vector<double> draw_parameters(const Case& c, uint64_t seed) {
+  Random random(seed);
+  return draw_parameters(c, random);
+}
 
 Inputs draw(const Case& c, uint64_t seed) {
   Random random(seed);
@@ -109,18 +123,15 @@ Inputs draw(const Case& c, uint64_t seed) {
   for_each_element(c, total, [&](int64_t i, int64_t group) {
     draw_pair(c, random, inputs.x[i], inputs.dy[i]);
     if (c.values == Values::kZeroDenominators && group % 3 == 1) inputs.x[i] = 0;
+    if (c.values == Values::kOutliers && i % c.line() == 0) inputs.x[i] *= 1000;
     const int64_t partner = c.values == Values::kCancelling ? partner_of(c, i) : -1;
     if (partner >= 0) {
       inputs.x[i] = inputs.x[partner];
       inputs.dy[i] = -inputs.dy[partner] * (1 + 0x1p-10 * random.normal());
     }
   });
-  inputs.gamma.resize(count({c.gamma, c.parameters()}));
-  for (double& gamma : inputs.gamma) {
-    gamma = c.values == Values::kExact ? std::exp2(random.integer(-1, 1)) : 1 + random.normal() / 2;
-    gamma *= c.gamma_scale;
-  }
-  if (c.op == Op::kLayerNorm && c.statistics == Statistics::kXHatStd) {
+  inputs.gamma = draw_parameters(c, random);
+  if (!c.forward && c.op == Op::kLayerNorm && c.statistics == Statistics::kXHatStd) {
     const Moments m = moments_of(c, inputs.x);
     for (double variance : m.variance) inputs.spread.push_back(std::sqrt(variance));
     if (c.values == Values::kExact || c.values == Values::kSameSign) return inputs;

@@ -1,4 +1,4 @@
-// What the operators of the oracle share: the factor r and the sums over rows.
+// What the operators of the oracle share: the factor r, sums, rows and columns.
 #pragma once
 
 #include <cmath>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "normgrad/plan.hpp"
 #include "normgrad/tensor.hpp"
 #include "reference/elements.hpp"
 
@@ -47,9 +48,27 @@ inline void store(const std::vector<Sum>& sums, std::vector<double>& values,
   }
 }
 
+// How many elements the axes of x before the normalized ones have, and these.
+inline int64_t rows_of(const Tensor& x, int normalized_axes) {
+  return count({x.dtype, {x.shape.begin(), x.shape.end() - normalized_axes}});
+}
+inline int64_t cols_of(const Tensor& x, int normalized_axes) {
+  return count({x.dtype, {x.shape.end() - normalized_axes, x.shape.end()}});
+}
+
 inline std::vector<double> gather_or_ones(const std::optional<Tensor>& tensor, const void* data,
                                           int64_t size) {
   return tensor ? gather(*tensor, data) : std::vector<double>(static_cast<size_t>(size), 1.0);
+}
+
+// With the offset that the call adds to it.
+template <class Call>
+std::vector<double> gamma_of(const Call& call, const Buffers& buffers, int64_t cols) {
+  std::vector<double> gamma = gather_or_ones(call.gamma, buffers.gamma, cols);
+  if (call.gamma) {
+    for (double& value : gamma) value += call.gamma_offset;
+  }
+  return gamma;
 }
 
 }  // namespace normgrad::reference

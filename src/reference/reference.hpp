@@ -1,5 +1,5 @@
-// The oracle: gradients in float64, by the formulas of the public headers and nothing else.
-// Whatever statistics are passed count as exact.
+// The oracle: layers and gradients in float64, by the formulas of the public headers and nothing
+// else. Whatever statistics a gradient is given count as exact.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,21 @@ struct Gradients {
   std::vector<double> dbeta, dbeta_scale;
 };
 
-// All gradients, also those that the call does not ask for.
+// What a layer makes: elements, and the scales of their bounds.
+struct Output {
+  std::vector<double> values, scales;
+};
+struct Normalized {
+  std::vector<double> h;  // rounded to its type: there is nothing to be wrong about
+  Output y, x_hat, mean, spread, running_mean, running_variance;
+};
+
+// All outputs, also those that the call does not ask for.
+Normalized layer_norm(const LayerNorm& call, const Buffers& buffers);
+Normalized rms_norm(const RmsNorm& call, const Buffers& buffers);
+Normalized batch_norm(const BatchNorm& call, const Buffers& buffers);
+
+// All gradients, also those that the call does not ask for; without what they may be added to.
 Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buffers);
 Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers);
 Gradients batch_norm_backward(const BatchNormBackward& call, const Buffers& buffers);
@@ -38,7 +52,8 @@ struct Rows {
   int64_t rows = 0, cols = 0;
   bool rms = false;           // RMSNorm: no mean; spread is rstd, or empty: r comes from x
   std::vector<double> x, dy;  // (rows, cols)
-  std::vector<double> gamma;  // (cols)
+  std::vector<double> dh;     // (rows, cols), or empty
+  std::vector<double> gamma;  // (cols), with its offset
   Statistics statistics = Statistics::kMeanRstd;
   std::vector<double> mean, spread;  // (rows); no mean with kXHatStd
   double eps = 0;

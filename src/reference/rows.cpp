@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm in float64, row by row.
+// The gradients of LayerNorm and RMSNorm in float64, row by row.
 #include <cmath>
 #include <utility>
 
@@ -11,15 +11,14 @@ namespace {
 
 // What LayerNorm and RMSNorm share.
 template <class Call>
-Rows rows_of(const Call& call, const Buffers& buffers) {
+Rows data_of(const Call& call, const Buffers& buffers) {
   Rows data;
-  data.rows =
-      count({call.x.dtype, {call.x.shape.begin(), call.x.shape.end() - call.normalized_axes}});
-  data.cols =
-      count({call.x.dtype, {call.x.shape.end() - call.normalized_axes, call.x.shape.end()}});
+  data.rows = rows_of(call.x, call.normalized_axes);
+  data.cols = cols_of(call.x, call.normalized_axes);
   data.x = gather(call.x, buffers.x);
   data.dy = gather(call.dy, buffers.dy);
-  data.gamma = gather_or_ones(call.gamma, buffers.gamma, data.cols);
+  data.gamma = gamma_of(call, buffers, data.cols);
+  if (call.dh) data.dh = gather(*call.dh, buffers.dh);
   data.eps = call.eps;
   return data;
 }
@@ -68,6 +67,9 @@ Gradients rows_backward(const Rows& data) {
       result.dx[row * cols + j] = r * (g[j] - mean_g - x_hat[j] * mean_gx);
       result.dx_scale[row * cols + j] =
           std::abs(r) * (std::abs(g[j]) + a1 + std::abs(x_hat[j]) * a2);
+      if (data.dh.empty()) continue;
+      result.dx[row * cols + j] += data.dh[row * cols + j];
+      result.dx_scale[row * cols + j] += std::abs(data.dh[row * cols + j]);
     }
   }
   store(dgamma, result.dgamma, result.dgamma_scale);
@@ -76,7 +78,7 @@ Gradients rows_backward(const Rows& data) {
 }
 
 Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buffers) {
-  Rows data = rows_of(call, buffers);
+  Rows data = data_of(call, buffers);
   data.statistics = call.statistics;
   if (call.mean) data.mean = gather(*call.mean, buffers.mean);
   data.spread = gather(call.spread, buffers.spread);
@@ -84,7 +86,7 @@ Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buff
 }
 
 Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers) {
-  Rows data = rows_of(call, buffers);
+  Rows data = data_of(call, buffers);
   data.rms = true;
   if (call.spread) data.spread = gather(*call.spread, buffers.spread);
   return rows_backward(data);

@@ -12,7 +12,7 @@ inline constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 class Table {
  public:
-  explicit Table(Op op) : op_(op) {}
+  explicit Table(Op op, bool forward = false) : op_(op), forward_(forward) {}
 
   Op op() const { return op_; }
 
@@ -41,6 +41,7 @@ class Table {
 
  private:
   Op op_;
+  bool forward_;
   size_t turn_ = 0;
   std::vector<Case> cases_;
 };

@@ -19,14 +19,11 @@ namespace normgrad::tool {
 namespace {
 
 using reference::Case;
-using reference::Instance;
+using reference::Report;
 
 // At least this share of the 16-bit outputs of random data is the exact result, rounded.
 constexpr double kNearestShare = 0.999;
 constexpr size_t kPrintedFailures = 10;
-
-enum Output { kDx, kDgamma, kDbeta };
-constexpr const char* kOutputNames[] = {"dx", "dgamma", "dbeta"};
 
 // How many terms an element of dgamma sums up.
 int64_t summed_rows(const Case& each) {
@@ -80,19 +77,19 @@ struct Rounding {
 
 class Summary {
  public:
-  void add(const Case& each, const Instance::Report& report) {
+  void add(const Case& each, const Report& report) {
     if (!report.ok) failures_.push_back(each.name + ": " + report.why);
     ++cases_;
-    if (each.want_dx) add(each, report.ok, kDx, each.data, report.k_dx);
-    if (each.want_dgamma) add(each, report.ok, kDgamma, each.params, report.k_dgamma);
-    if (each.want_dbeta && each.op != Op::kRmsNorm) {
-      add(each, report.ok, kDbeta, each.params, report.k_dbeta);
+    for (const Report::Output& output : report.outputs) {
+      worst_[{each.op, output.name, output.dtype}].add(each, report.ok, output.k);
     }
     if (!each.random) return;
-    auto& [dx, params] = by_rows_[{each.op, summed_rows(each)}];
-    if (each.want_dx) dx.add(each, report.ok, report.k_dx);
-    if (each.want_dgamma || each.want_dbeta) {
-      params.add(each, report.ok, std::max(report.k_dgamma, report.k_dbeta));
+    if (!each.forward) {
+      auto& [dx, params] = by_rows_[{each.op, summed_rows(each)}];
+      if (each.want_dx) dx.add(each, report.ok, report.k("dx"));
+      if (each.want_dgamma || each.want_dbeta) {
+        params.add(each, report.ok, std::max(report.k("dgamma"), report.k("dbeta")));
+      }
     }
     const DType dtype16 = each.data != DType::kF32 ? each.data : each.params;
     Rounding& rounding = rounding_[{each.op, dtype16}];
@@ -106,13 +103,9 @@ class Summary {
   bool print() const;
 
  private:
-  void add(const Case& each, bool ok, Output output, DType dtype, double k) {
-    worst_[{each.op, output, dtype}].add(each, ok, k);
-  }
-
   int64_t cases_ = 0;
   std::vector<std::string> failures_;
-  std::map<std::tuple<Op, Output, DType>, Worst> worst_;
+  std::map<std::tuple<Op, std::string, DType>, Worst> worst_;
   std::map<std::tuple<Op, int64_t>, std::pair<Worst, Worst>> by_rows_;  // dx; dgamma, dbeta
   std::map<std::tuple<Op, DType>, Rounding> rounding_;
 };
@@ -123,7 +116,7 @@ bool Summary::print() const {
               3);
   for (const auto& [key, each] : worst_) {
     const auto& [op, output, dtype] = key;
-    worst.add({name_of(op), kOutputNames[output], name_of(dtype), fmt::format("{}", each.cases),
+    worst.add({name_of(op), output, name_of(dtype), fmt::format("{}", each.cases),
                fmt::format("{}", each.failures), fmt::format("{:.2f}", each.random),
                fmt::format("{:.2f}", each.any)});
   }
@@ -165,11 +158,11 @@ bool Summary::print() const {
   return failures_.empty() && rounded;
 }
 
-Instance::Report run_case(const Case& each, Device device) {
-  Instance instance(each);
-  const Status status = reference::run_on(instance, device);
-  if (status.ok()) return instance.check();
-  Instance::Report report;
+Report run_case(const Case& each, Device device) {
+  const auto instance = reference::make_instance(each);
+  const Status status = reference::run_on(*instance, device);
+  if (status.ok()) return instance->check();
+  Report report;
   report.ok = false;
   report.why = status.message();
   return report;
@@ -198,8 +191,8 @@ int run_check(const CheckOptions& options) {
   }
   std::vector<Case> table;
   for (const Op op : options.ops) {
-    for (const auto& part :
-         {reference::cases(op, options.long_mode), growing_cases(op, options.long_mode)}) {
+    for (const auto& part : {reference::forward_cases(op), reference::cases(op, options.long_mode),
+                             reference::extended_cases(op), growing_cases(op, options.long_mode)}) {
       table.insert(table.end(), part.begin(), part.end());
     }
   }

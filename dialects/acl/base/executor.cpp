@@ -11,6 +11,7 @@ namespace {
 // What a run needs of its executor, which another thread may destroy meanwhile.
 struct Run {
   normgrad::Plan plan;
+  Sum sum;
   int gpu = -1;
   Operands operands;
   std::unique_ptr<aclOpExecutor> ended;  // deletes the executor when the run is over
@@ -30,13 +31,14 @@ int32_t claim(const char* op, const void* workspace, uint64_t workspace_size,
   if (executor->op != op) {
     return refuse(kInvalid, "executor: expected one of %s, got one of %s", op, executor->op);
   }
-  const size_t needed = executor->plan.workspace_size();
+  const size_t needed = executor->workspace_size();
   const bool missing = !workspace && workspace_size > 0;
   if (!missing && workspace_size < needed) {
     return refuse(kInvalid, "workspaceSize: expected at least %zu bytes, got %llu", needed,
                   static_cast<unsigned long long>(workspace_size));
   }
   run.plan = executor->plan;
+  run.sum = executor->sum;
   run.gpu = executor->gpu;
   run.operands = executor->operands;
   if (missing || !executor->repeatable) {
@@ -68,7 +70,13 @@ int32_t read_addresses(const Operands& operands, normgrad::Buffers& buffers) {
              .dbeta = data(operands.dbeta),
              .sum_dy = data(operands.sum_dy),
              .sum_dy_xmu = data(operands.sum_dy_xmu),
-             .count = data(operands.count)};
+             .count = data(operands.count),
+             .dh = data(operands.dh),
+             .residual = data(operands.residual),
+             .beta = data(operands.beta),
+             .y = data(operands.y),
+             .saved_mean = data(operands.saved_mean),
+             .saved_spread = data(operands.saved_spread)};
   if (!changed) return kSuccess;
   return refuse(kNoObject, "executor: its tensor %p was destroyed or described anew",
                 static_cast<const void*>(changed));
@@ -81,6 +89,44 @@ int32_t check_gpu(int gpu) {
   if (const int32_t status = answer(normgrad::cuda::get_device(current), kInner)) return status;
   if (current == gpu) return kSuccess;
   return refuse(kRuntime, "executor: made for device %d, but the thread's is %d", gpu, current);
+}
+
+// The elements of a tensor, and the gaps between them.
+bool overlaps(const Operand& operand, const void* data, uintptr_t begin, uintptr_t end) {
+  if (!operand.tensor || !data) return false;
+  const normgrad::Tensor& view = operand.tensor->view;
+  int64_t last = 0;
+  for (size_t axis = 0; axis < view.shape.size(); ++axis) {
+    if (view.shape[axis] == 0) return false;
+    if (view.shape[axis] > 1) last += (view.shape[axis] - 1) * view.strides[axis];
+  }
+  const auto first = reinterpret_cast<uintptr_t>(data);
+  return first < end && begin < first + static_cast<size_t>(last + 1) * size_of(view.dtype);
+}
+
+// Makes the sum and puts it where the plan looks for x; the workspace becomes what is left of it.
+// The plan looks after its own workspace, but is asked when the sum is there already.
+int32_t add_up(const Run& run, normgrad::Buffers& buffers, char*& workspace, size_t& size,
+               aclrtStream stream) {
+  const auto begin = reinterpret_cast<uintptr_t>(workspace), end = begin + size;
+  const Operands& o = run.operands;
+  const normgrad::Buffers& b = buffers;
+  const std::pair<const Operand*, const void*> tensors[] = {
+      {&o.x, b.x},           {&o.residual, b.residual}, {&o.dy, b.dy}, {&o.gamma, b.gamma},
+      {&o.mean, b.mean},     {&o.spread, b.spread},     {&o.dh, b.dh}, {&o.dx, b.dx},
+      {&o.dgamma, b.dgamma}, {&o.dbeta, b.dbeta}};
+  for (const auto& [operand, data] : tensors) {
+    if (overlaps(*operand, data, begin, end)) {
+      return refuse(kInvalid, "workspace: overlaps the tensor at %p in memory", data);
+    }
+  }
+  const size_t padding = -begin % Sum::kAlignment;
+  void* const h = workspace + padding;
+  workspace += padding + run.sum.bytes;
+  size -= padding + run.sum.bytes;
+  const normgrad::Buffers terms = {.x = b.x, .residual = b.residual, .h = h};
+  buffers.x = h;
+  return answer(run.sum.plan.execute(terms, workspace, size, stream), kInner);
 }
 
 aclnnStatus set_address(aclOpExecutor* executor, aclTensor* tensor, void* addr) noexcept {
@@ -115,7 +161,11 @@ int32_t normgradAclRun(const char* op, void* workspace, uint64_t workspace_size,
     if (const int32_t status = check_gpu(run.gpu)) return status;
     normgrad::Buffers buffers;
     if (const int32_t status = read_addresses(run.operands, buffers)) return status;
-    return answer(run.plan.execute(buffers, workspace, workspace_size, stream), kInner);
+    auto* rest = static_cast<char*>(workspace);
+    if (run.sum.bytes > 0) {
+      if (const int32_t status = add_up(run, buffers, rest, workspace_size, stream)) return status;
+    }
+    return answer(run.plan.execute(buffers, rest, workspace_size, stream), kInner);
   });
 }
 

@@ -2,6 +2,7 @@
 // in libopapi_nn look into them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -91,6 +92,20 @@ struct Operands {
   Operand sum_dy = {};
   Operand sum_dy_xmu = {};
   Operand count = {};
+  Operand dh = {};
+  Operand residual = {};
+  Operand beta = {};
+  Operand y = {};
+  Operand saved_mean = {};
+  Operand saved_spread = {};
+};
+
+// A sum of x and residual, which comes first: it lies at the front of the workspace, where the
+// call then finds its x.
+struct Sum {
+  static constexpr size_t kAlignment = 64;
+  Plan plan;
+  size_t bytes = 0;  // 0: there is none
 };
 
 }  // namespace normgrad::acl
@@ -98,10 +113,19 @@ struct Operands {
 // A checked call that waits for its second stage. `op` is the operator's name; each operator has
 // one such array, so the pointer tells whose executor it is.
 struct aclOpExecutor : normgrad::acl::ObjectOf<normgrad::acl::Kind::kExecutor> {
-  aclOpExecutor(const char* o, const normgrad::acl::Operands& tensors) : op(o), operands(tensors) {}
+  aclOpExecutor(const char* o, const normgrad::acl::Operands& tensors,
+                const normgrad::acl::Sum& first)
+      : op(o), operands(tensors), sum(first) {}
+
+  // The two plans run one after the other and share what is behind the sum.
+  size_t workspace_size() const {
+    if (sum.bytes == 0) return plan.workspace_size();
+    return sum.kAlignment + sum.bytes + std::max(sum.plan.workspace_size(), plan.workspace_size());
+  }
 
   const char* const op;
   const normgrad::acl::Operands operands;
+  const normgrad::acl::Sum sum;
   normgrad::Plan plan;
   int gpu = -1;  // the one that the plan was made for, if any
   bool repeatable = false;

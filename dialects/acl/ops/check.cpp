@@ -1,6 +1,7 @@
 // The checks and the end of a first stage.
 #include "check.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace normgrad::acl {
@@ -141,6 +142,43 @@ int32_t check_layouts(Arguments arguments) noexcept {
   return kSuccess;
 }
 
+int32_t check_normalized_shape(const aclIntArray* normalized_shape,
+                               const aclTensor* input) noexcept {
+  const Shape& shape = input->view.shape;
+  const Shape& normalized = normalized_shape->values;
+  if (normalized.empty() || normalized.size() > 8) {
+    return refuse(kInvalid, "normalizedShape: expected 1 to 8 entries, got %zu", normalized.size());
+  }
+  if (shape.size() < normalized.size()) {
+    return refuse(kInvalid,
+                  "input: expected at least the %zu dimensions of normalizedShape, got %zu",
+                  normalized.size(), shape.size());
+  }
+  if (!std::equal(normalized.begin(), normalized.end(), shape.end() - normalized.size())) {
+    return refuse(kInvalid, "normalizedShape: expected the last dimensions of input %s, got %s",
+                  text(shape).characters, text(normalized).characters);
+  }
+  return kSuccess;
+}
+
+int32_t check_rows(const Argument& x, const Argument& gamma, Arguments per_row) {
+  const Shape& shape = x.tensor->view.shape;
+  const size_t columns = gamma.tensor->view.shape.size();
+  if (const int32_t status = check_ranks({x}, 1, 8)) return status;
+  if (const int32_t status = check_ranks(per_row, 0, 8)) return status;
+  if (const int32_t status = check_ranks({gamma}, 1, shape.size())) return status;
+  char as[64], of[64];
+  std::snprintf(as, sizeof(as), ", the last dimensions of %s", x.name);
+  std::snprintf(of, sizeof(of), "row of %s", x.name);
+  const auto split = shape.end() - static_cast<ptrdiff_t>(columns);
+  if (const int32_t status = check_shape(gamma, {split, shape.end()}, as)) return status;
+  const int64_t rows = elements(shape.data(), shape.data() + (shape.size() - columns));
+  for (const Argument& argument : per_row) {
+    if (const int32_t status = check_elements(argument, rows, of)) return status;
+  }
+  return kSuccess;
+}
+
 int64_t elements(const int64_t* begin, const int64_t* end) noexcept {
   int64_t product = 1;
   for (const int64_t* extent = begin; extent != end; ++extent) {
@@ -165,7 +203,7 @@ Text text(const Shape& shape) noexcept {
 int32_t publish(std::unique_ptr<aclOpExecutor> made, uint64_t* workspace_size,
                 aclOpExecutor** executor) noexcept {
   if (!normgradAclEnter(made.get())) return refuse(kNoExecutor, "out of memory");
-  *workspace_size = made->plan.workspace_size();
+  *workspace_size = made->workspace_size();
   *executor = made.release();
   return kSuccess;
 }

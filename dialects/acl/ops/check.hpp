@@ -52,6 +52,12 @@ int32_t check_elements(const Argument& argument, int64_t expected, const char* o
 // inputs.
 int32_t check_layouts(Arguments arguments) noexcept;
 
+// The last dimensions of input are those of normalizedShape, in full, as the document says.
+int32_t check_normalized_shape(const aclIntArray* normalized, const aclTensor* input) noexcept;
+// x has 1 to 8 dimensions, gamma the last of them, and `per_row` hold an element per row, in any
+// shape.
+int32_t check_rows(const Argument& x, const Argument& gamma, Arguments per_row);
+
 // The product of the extents, or -1 if one is negative or the product passes 2^63, which
 // check_elements refuses.
 int64_t elements(const int64_t* begin, const int64_t* end) noexcept;
@@ -66,6 +72,9 @@ inline std::optional<Tensor> view_of(const aclTensor* tensor) {
   return tensor ? std::optional<Tensor>(tensor->view) : std::nullopt;
 }
 
+// Where the operators run.
+inline Device device() { return normgradAclDevice() == 0 ? Device::kCpu : Device::kCuda; }
+
 // The end of a first stage: hands out the executor with its plan. The results are written last, so
 // that a refused call changes nothing.
 int32_t publish(std::unique_ptr<aclOpExecutor> made, uint64_t* workspace_size,
@@ -73,11 +82,10 @@ int32_t publish(std::unique_ptr<aclOpExecutor> made, uint64_t* workspace_size,
 
 template <class Call>
 int32_t prepare(const char* op, const Call& call, const Operands& operands,
-                uint64_t* workspace_size, aclOpExecutor** executor) {
-  auto made = std::make_unique<aclOpExecutor>(op, operands);
-  const Device device = normgradAclDevice() == 0 ? Device::kCpu : Device::kCuda;
-  Status status = Plan::create(call, device, made->plan);
-  if (status.ok() && device == Device::kCuda) status = cuda::get_device(made->gpu);
+                uint64_t* workspace_size, aclOpExecutor** executor, const Sum& sum = {}) {
+  auto made = std::make_unique<aclOpExecutor>(op, operands, sum);
+  Status status = Plan::create(call, device(), made->plan);
+  if (status.ok() && device() == Device::kCuda) status = cuda::get_device(made->gpu);
   if (!status.ok()) return answer(status, kNoExecutor);
   return publish(std::move(made), workspace_size, executor);
 }

@@ -1,6 +1,6 @@
-/* What this library offers beyond InfiniOP. The three Create functions make the ordinary
- * descriptors: the ordinary functions query, compute with and destroy them. Compared with the
- * ordinary Create functions they allow
+/* What this library offers beyond InfiniOP. The Create functions make the ordinary descriptors: the
+ * ordinary functions query, compute with and destroy them. Compared with the ordinary Create
+ * functions they allow
  *   - mixed dtypes: the data (x and its like) share one of F16, F32, BF16; the weight, each
  *     statistic and each parameter gradient may have any of the three;
  *   - null grad_* descriptors: that output is not computed and its data pointer is ignored;
@@ -10,6 +10,7 @@
 #ifndef INFINIOP_NORMGRAD_H
 #define INFINIOP_NORMGRAD_H
 
+#include "ops/batch_norm.h"
 #include "ops/batch_norm_backward.h"
 #include "ops/layer_norm_backward.h"
 #include "ops/rms_norm_backward.h"
@@ -33,6 +34,16 @@ __INFINI_C __export infiniStatus_t normgradCreateBatchNormBackwardDescriptor(
     infiniopTensorDescriptor_t grad_output_desc, infiniopTensorDescriptor_t weight_desc,
     infiniopTensorDescriptor_t running_mean_desc, infiniopTensorDescriptor_t running_var_desc,
     double epsilon, int frozen);
+
+/* A BatchNorm that keeps no running statistics: infiniopBatchNorm writes E[x] and the biased Var[x]
+ * of the batch, without epsilon, where it takes running_mean and running_var. They are what
+ * normgradCreateBatchNormBackwardDescriptor takes with the same epsilon. bias_desc may be null, as
+ * weight_desc: a bias of zeros. */
+__INFINI_C __export infiniStatus_t normgradCreateBatchNormDescriptor(
+    infiniopHandle_t handle, infiniopBatchNormDescriptor_t *desc_ptr,
+    infiniopTensorDescriptor_t output_desc, infiniopTensorDescriptor_t mean_desc,
+    infiniopTensorDescriptor_t var_desc, infiniopTensorDescriptor_t input_desc,
+    infiniopTensorDescriptor_t weight_desc, infiniopTensorDescriptor_t bias_desc, double epsilon);
 
 __INFINI_C __export infiniStatus_t normgradCreateRMSNormBackwardDescriptor(
     infiniopHandle_t handle, infiniopRMSNormBackwardDescriptor_t *desc_ptr,

@@ -1,0 +1,137 @@
+"""Norm layers in PyTorch: forward and backward with torch's modules and with NormGrad's, and what a
+call costs the host.
+
+    python bench/python_layers.py [--device cuda] [--json FILE]
+
+Layers of Llama-3-8B (a sequence of 8192 tokens) and of ResNet-50 (a batch of 32), through the
+modules and autograd as a training step would. Both are timed in turns in one run; the figures are
+medians. Host time: of a call whose work is next to nothing (8 rows of 64).
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+
+import torch
+
+import normgrad
+import normgrad.nn
+import normgrad.torch
+
+LAYERS = {
+    "Llama-3-8B RMSNorm 8192x4096": lambda: (torch.nn.RMSNorm(4096), (8192, 4096)),
+    "GPT LayerNorm 8192x4096": lambda: (torch.nn.LayerNorm(4096), (8192, 4096)),
+    "ResNet-50 BatchNorm 32x64x112x112": lambda: (torch.nn.BatchNorm2d(64), (32, 64, 112, 112)),
+    "ResNet-50 BatchNorm 32x256x56x56": lambda: (torch.nn.BatchNorm2d(256), (32, 256, 56, 56)),
+    "ResNet-50 BatchNorm 32x512x28x28": lambda: (torch.nn.BatchNorm2d(512), (32, 512, 28, 28)),
+    "ResNet-50 BatchNorm 32x1024x14x14": lambda: (torch.nn.BatchNorm2d(1024), (32, 1024, 14, 14)),
+    "ResNet-50 BatchNorm 32x2048x7x7": lambda: (torch.nn.BatchNorm2d(2048), (32, 2048, 7, 7)),
+}
+
+
+def step_of(layer, x, dy):
+    def step():
+        x.grad = None
+        for parameter in layer.parameters():
+            parameter.grad = None
+        layer(x).backward(dy)
+
+    return step
+
+
+def time_once(step, device):
+    """Microseconds, with caches full of something else."""
+    if device == "cuda":
+        torch.empty(2**28, dtype=torch.uint8, device="cuda").fill_(1)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(200_000)  # so that the host is ahead, and the GPU does not wait for it
+        begin.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) * 1000
+    begin = time.perf_counter()
+    step()
+    return (time.perf_counter() - begin) * 1e6
+
+
+def compare_layer(make, dtype, device, repeats):
+    layer, shape = make()
+    theirs = layer.to(device, dtype)
+    ours = copy.deepcopy(theirs)
+    normgrad.torch.patch(ours)
+    x, dy = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))
+    x.requires_grad_()
+    steps = step_of(theirs, x, dy), step_of(ours, x, dy)
+    times = [], []
+    for repeat in range(repeats + 3):
+        for step, list_ in zip(steps, times):
+            elapsed = time_once(step, device)
+            if repeat >= 3:
+                list_.append(elapsed)
+    return [statistics.median(list_) for list_ in times]
+
+
+def host_time(function, device, calls=2000):
+    """Microseconds of the host per call: the median of ten runs."""
+    times = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def compare_host(device):
+    """Forward alone, and forward and backward: torch's, NormGrad's, and the difference's parts."""
+    result = {}
+    for name, theirs in (("LayerNorm", torch.nn.LayerNorm(64)), ("RMSNorm", torch.nn.RMSNorm(64))):
+        theirs = theirs.to(device)
+        ours = copy.deepcopy(theirs)
+        normgrad.torch.patch(ours)
+        x = torch.randn(8, 64, device=device, requires_grad=True)
+        dy = torch.randn(8, 64, device=device)
+        for label, layer in (("torch", theirs), ("normgrad", ours)):
+            y = layer(x)
+            leaves = [x, *layer.parameters()]
+            result[f"{name} {label} forward"] = host_time(lambda: layer(x), device)
+            result[f"{name} {label} backward"] = host_time(
+                lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True), device
+            )
+    return result
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments.add_argument("--repeats", type=int, default=0, help="default: 50 on a GPU, 7 else")
+    arguments.add_argument("--json", help="also write the figures to this file")
+    options = arguments.parse_args()
+    device = options.device
+    repeats = options.repeats or (50 if device == "cuda" else 7)
+    figures = {"device": device, "torch": torch.__version__, "normgrad": normgrad.__version__}
+    if device == "cuda":
+        figures["name"] = torch.cuda.get_device_name()
+    print(f"{'forward and backward, us':38}{'type':>9}{'torch':>10}{'normgrad':>10}{'ratio':>7}")
+    for name, make in LAYERS.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            theirs, ours = compare_layer(make, dtype, device, repeats)
+            kind = str(dtype).removeprefix("torch.")
+            figures[f"{name} {kind}"] = {"torch_us": theirs, "normgrad_us": ours}
+            print(f"{name:38}{kind:>9}{theirs:10.1f}{ours:10.1f}{theirs / ours:7.2f}")
+    print(f"\n{'host time of a call, us':38}")
+    figures["host"] = compare_host(device)
+    for name, value in figures["host"].items():
+        print(f"{name:38}{value:10.1f}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(figures, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional
 
-from .errors import ArgumentError, ArrayTypeError
+from .errors import ArgumentError, ArrayTypeError, DeviceError
 
 _CPU, _CUDA = 1, 2  # DLPack's numbers
 
@@ -89,6 +89,11 @@ class Torch:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=like.device)
 
     def check(self, name: str, array: Any) -> None:
+        if isinstance(array, self.torch.Tensor) and not (array.is_cpu or array.is_cuda):
+            raise DeviceError(
+                f"{name}: expected a tensor of the CPU or of CUDA, got one of {array.device}",
+                "unsupported_device",
+            )
         if getattr(array, "requires_grad", False) and self.torch.is_grad_enabled():
             raise ArgumentError(
                 f"{name}: requires a gradient, which this function does not record; use "

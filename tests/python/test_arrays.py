@@ -327,3 +327,5 @@ def test_torch_tensors_that_need_gradients_are_refused():
         normgrad.layer_norm(x)
     y = normgrad.layer_norm(x.detach().bfloat16())
     assert isinstance(y, torch.Tensor) and y.dtype == torch.bfloat16
+    with pytest.raises(normgrad.DeviceError, match="x: expected a tensor of the CPU or of CUDA"):
+        normgrad.layer_norm(x.detach().to("meta"))

@@ -294,6 +294,47 @@ def test_func_transforms_take_torchs_operators():  # type: ignore
     )
 
 
+def test_forward_mode_takes_torchs_operators():  # type: ignore
+    x, tangent = torch.randn(4, 8), torch.randn(4, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        ours, theirs = (
+            torch.autograd.forward_ad.unpack_dual(f(dual, (8,))).tangent
+            for f in (F.layer_norm, TF.layer_norm)
+        )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_tracers_see_our_operators():  # type: ignore
+    """A mode that watches the dispatcher, with tensors of the plain type."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(lambda x: F.layer_norm(x, (8,)))(torch.randn(2, 8))
+    assert any("normgrad.layer_norm" in str(node.target) for node in traced.graph.nodes)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(traced(x), TF.layer_norm(x, (8,)))
+    exported = torch.export.export(normgrad.nn.LayerNorm(8), (x,))
+    assert any("normgrad.layer_norm" in str(node.target) for node in exported.graph.nodes)
+
+
+def test_shapes_may_be_symbols():  # type: ignore
+    g = leaf(16)
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def run(x, residual):  # type: ignore
+        y, h = F.add_layer_norm(x, residual, (16,), g)
+        return F.rms_norm(y, (16,), g) + h
+
+    for batch in (3, 5, 9):
+        x = leaf(batch, 7, 16)
+        run(x, 2 * x).sum().backward()
+        plain = x.detach().clone().requires_grad_()
+        h = plain + 2 * plain
+        (TF.rms_norm(TF.layer_norm(h, (16,), g), (16,), g) + h).sum().backward()
+        torch.testing.assert_close(x.grad, plain.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_inference_mode_and_no_grad():  # type: ignore
     x, g = leaf(4, 8), leaf(8)
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """``torch.nn.functional``'s normalizations with the same arguments, and fused ones.
 
 float32, float16 and bfloat16 tensors of the CPU and of CUDA are computed by NormGrad; everything
-else (float64, other devices and layouts, ``torch.func`` transforms) by PyTorch's own operators.
+else (float64, other devices and layouts, ``torch.func``, forward mode) by PyTorch's own operators.
 Parameters may have another type than the input; the output has the input's, statistics are
 float32. Under autocast LayerNorm and RMSNorm take float32 on CUDA, as PyTorch's do.
 """
@@ -13,6 +13,7 @@ from typing import Any, Optional, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import ArgumentError
 from . import _functions, _kernels, _ops
@@ -23,6 +24,11 @@ _DTYPES = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _FLOAT32_EPS = torch.finfo(torch.float32).eps  # PyTorch's default in RMSNorm, of all three types
 _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_modes = torch._C._len_torch_dispatch_stack
+
+
+def _forward_mode() -> bool:
+    return forward_ad._current_level >= 0
 
 
 def _ours(x: Tensor) -> bool:
@@ -31,13 +37,14 @@ def _ours(x: Tensor) -> bool:
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_nested
-        and (torch.compiler.is_compiling() or not _is_transformed(x))
+        and (torch.compiler.is_compiling() or not (_is_transformed(x) or _forward_mode()))
     )
 
 
 def _direct(x: Tensor) -> bool:
-    """Whether the dispatcher may be passed by: eager mode, and a tensor with memory of its own."""
-    return type(x) in _PLAIN and not torch.compiler.is_compiling()
+    """Whether the dispatcher may be passed by: eager mode, a tensor with memory of its own, and
+    nobody who watches the dispatcher (make_fx, selective checkpoints, counters)."""
+    return type(x) in _PLAIN and not torch.compiler.is_compiling() and _modes() == 0
 
 
 def _recorded(*tensors: Optional[Tensor]) -> bool:

@@ -34,6 +34,42 @@ __device__ void store_unit_at(T* to, const uint4& unit, int count) {
   }
 }
 
+// x - mean in float32 as (x - high) - low. Where x is next to the mean, x - high is exact, and the
+// rest of the mean counts.
+struct Centre {
+  float high = 0, low = 0;
+
+  Centre() = default;
+  __device__ explicit Centre(double mean)
+      : high(static_cast<float>(mean)), low(static_cast<float>(mean - high)) {}
+  __device__ float operator()(float x) const { return (x - high) - low; }
+};
+
+// The sum of a unit's first `count` elements, in float64.
+template <class T>
+__device__ double sum_of(const uint4& unit, int count) {
+  float values[kUnit<T>];
+  unpack<T>(unit, values);
+  double sum = 0;
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; e += 2) {
+    const float first = e < count ? values[e] : 0, second = e + 1 < count ? values[e + 1] : 0;
+    const double pair = static_cast<double>(first) + static_cast<double>(second);
+    sum = e == 0 ? pair : sum + pair;
+  }
+  return sum;
+}
+
+// The sum of their squares, centred; pairwise in float32.
+template <class T>
+__device__ float squares_of(const uint4& unit, int count, const Centre& centred) {
+  float values[kUnit<T>];
+  unpack<T>(unit, values);
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; ++e) values[e] = e < count ? centred(values[e]) : 0;
+  return tree_sum(values, values);
+}
+
 // What a thread has of a vector of parameters: those of a unit's columns. kPlain: they lie side by
 // side from a multiple of 16 bytes on, as T or as float32, and all are there.
 template <class T, bool kPlain>

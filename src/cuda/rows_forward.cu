@@ -57,42 +57,6 @@ struct RowsForward {
     }
   }
 
-  __device__ double sum_of(const uint4 (&h)[kUnits]) const {
-    double sum = 0;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float values[kE];
-      unpack<T>(h[i], values);
-      double pairs[kE / 2];
-#pragma unroll
-      for (int e = 0; e < kE; e += 2) {
-        if (!kPlain && e >= count(i)) values[e] = 0;
-        if (!kPlain && e + 1 >= count(i)) values[e + 1] = 0;
-        pairs[e / 2] = static_cast<double>(values[e]) + static_cast<double>(values[e + 1]);
-      }
-#pragma unroll
-      for (int e = 1; e < kE / 2; ++e) pairs[0] += pairs[e];
-      sum += pairs[0];
-    }
-    return sum;
-  }
-
-  __device__ double squares_of(const uint4 (&h)[kUnits], const Centre& centred) const {
-    double sum = 0;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float values[kE];
-      unpack<T>(h[i], values);
-#pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        if (!kRms) values[e] = centred(values[e]);
-        if (e >= count(i)) values[e] = 0;
-      }
-      sum += tree_sum(values, values);
-    }
-    return sum;
-  }
-
   // Rows that start anywhere are stored by the lanes of a warp together, `active` or not.
   __device__ void store(T* row, const uint4& unit, int i, bool active) const {
     if constexpr (kPlain) {
@@ -147,8 +111,17 @@ __global__ void __launch_bounds__(kMostThreads<kUnits>, 1024 / kMostThreads<kUni
   uint4 h[kUnits] = {};
   if (there) work.load(row, h);
   ForwardStatistics result;
-  if (!kRms) result.mean = team.sum(there ? work.sum_of(h) : 0) / cols;
-  const double squares = there ? work.squares_of(h, Centre(result.mean)) : 1;
+  if (!kRms) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) sum += sum_of<T>(h[i], work.count(i));
+    result.mean = team.sum(sum) / cols;
+  }
+  double squares = 0;
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) {
+    squares += squares_of<T>(h[i], work.count(i), Centre(result.mean));
+  }
   result.set_variance(team.sum(squares) / cols, problem.eps);
   const bool wide = there && !result.is_served(), served = there && !wide;
   if (served && work.thread == 0) store_statistics(launch, result, row.mean, row.spread);

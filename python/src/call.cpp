@@ -1,9 +1,10 @@
 #include "call.hpp"
 
 #include <bit>
-#include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -247,7 +248,7 @@ class OnDevice {
 
 }  // namespace
 
-Status plan_of(const Call& call, Plan& plan) {
+Status plan_of(const Call& call, Plan& plan) try {
   static std::mutex mutex;
   static std::unordered_map<std::string, Plan, Hash, std::equal_to<>> plans;
   constexpr size_t kMost =
@@ -272,6 +273,8 @@ Status plan_of(const Call& call, Plan& plan) {
   if (plans.size() >= kMost) plans.clear();
   plans.emplace(key.bytes(), plan);
   return {};
+} catch (const std::exception&) {  // std::bad_alloc; a longer message could throw again
+  return {Code::kInternal, "out of memory"};
 }
 
 Status execute(const Plan& plan, const Call& call, void* workspace, void* stream) {

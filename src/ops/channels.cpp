@@ -109,6 +109,8 @@ Status prepare_channels(ChannelsProblem problem, int channel_axis, Device device
   problem.gamma = see_vector(o.gamma, problem.channels);
   problem.dgamma = see_vector(o.dgamma, problem.channels);
   problem.dbeta = see_vector(o.dbeta, problem.channels);
+  problem.dgamma.accumulate = o.dgamma.updated;
+  problem.dbeta.accumulate = o.dbeta.updated;
   problem.sum_dy = see_vector(o.sum_dy, problem.channels);
   problem.sum_dy_xmu = see_vector(o.sum_dy_xmu, problem.channels);
   problem.counts = o.count.extent.elements;

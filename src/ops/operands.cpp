@@ -95,7 +95,7 @@ void see(Operand& operand, DType dtype, std::span<const int64_t> shape) {
 Vector see_vector(Operand& operand, int64_t size) {
   if (!operand.present) return {};
   see(operand, operand.tensor.dtype, {&size, 1});
-  return {true, operand.view.dtype, operand.view.strides[0], operand.updated};
+  return {true, operand.view.dtype, operand.view.strides[0]};
 }
 
 Vector see_gamma(Operand& gamma, double offset, int64_t size) {

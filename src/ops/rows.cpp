@@ -156,6 +156,8 @@ Status prepare_rows(const RowsBackward& call, Device device, Prepared& prepared)
   problem.gamma = see_gamma(o.gamma, call.gamma_offset, split.cols);
   problem.dgamma = see_vector(o.dgamma, split.cols);
   problem.dbeta = see_vector(o.dbeta, split.cols);
+  problem.dgamma.accumulate = o.dgamma.updated;
+  problem.dbeta.accumulate = o.dbeta.updated;
   merge_leading_axes({{o.x, problem.x},
                       {o.dy, problem.dy},
                       {o.dh, problem.dh},

@@ -5,7 +5,8 @@
 S is the sum of the absolute values of the terms that an element is made of. Those bounds take the
 statistics as given; PyTorch's float64 autograd takes exact ones. What the forward pass saves is
 rounded once to float32, mean by u |mean| and r by u r, so x_hat moves by u (|mean| r + |x_hat|):
-what that does to each gradient, to first order, is added, and nothing else.
+what that does to each gradient, to first order, is added. So are a few roundings to float64 in the
+reference itself, which show where x is nearly its row's mean.
 """
 
 from __future__ import annotations
@@ -83,10 +84,12 @@ class Reference:
         r = (variance + eps).rsqrt()
         x_hat = (x - mean) * r
         gradient = dy * g
-        moved = mean.abs() * r + x_hat.abs()
+        reference = 2.0**-24 * (x.abs() + mean.abs()) * r
+        moved = mean.abs() * r + x_hat.abs() + reference
         total = (lambda t: t.sum(outer)) if outer else (lambda t: t)
         self.y_terms = (x_hat * g).abs() + b.abs()
-        self.y_moved = self.dbeta_moved = 0.0
+        self.y_moved = reference * g.abs()
+        self.dbeta_moved = 0.0
         self.dgamma_moved = total(dy.abs() * moved) if running is None else 0.0
         self.dx_moved = 0.0
         if running is None:

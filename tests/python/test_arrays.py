@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -280,6 +283,33 @@ def test_more_shapes_than_the_cache_holds():
     for cols in range(1, 4500):
         y = normgrad.rms_norm(x[:, :cols])
     close(y, x[:, :4499] / np.sqrt((x[:, :4499].astype("float64") ** 2).mean() + 1e-5))
+
+
+def test_package_is_whole():
+    """What is loaded beside NumPy's and Python's own libraries comes from the package."""
+    folder = pathlib.Path(normgrad.__file__).parent.resolve()
+    for name in ("py.typed", "_core.pyi", "_xla.pyi"):
+        assert (folder / name).exists()
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        loaded = {line.split()[-1] for line in maps if re.search("libnormgrad|libhwy|_core", line)}
+    ours = {pathlib.Path(path) for path in loaded if "numpy" not in path}
+    assert {path.name.partition(".")[0] for path in ours} >= {"libnormgrad", "_core"}
+    assert {path.parent for path in ours} == {folder}
+
+
+def test_stubs_say_what_is_there():
+    """Names, order and defaults of every function of _core."""
+    stub = pathlib.Path(normgrad.__file__).with_name("_core.pyi").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(stub).body if isinstance(node, ast.FunctionDef)]
+    public = {name for name in dir(normgrad._core) if not name.startswith("_")}
+    assert {function.name for function in functions} == public
+    for function in functions:
+        ((signature, _, defaults),) = getattr(normgrad._core, function.name).__nb_signature__
+        names = re.findall(r"(\w+): \w+", signature)
+        arguments = function.args
+        assert [a.arg for a in arguments.args + arguments.kwonlyargs] == names
+        given = [ast.literal_eval(d) for d in arguments.kw_defaults if d is not None]
+        assert given == list(defaults or [])
 
 
 def test_env_says_what_a_report_needs():

@@ -116,6 +116,7 @@ TEST_P(AclnnCuda, LayersAreWithinTheBoundsAndEqualTheNativeApi) {
 // The sum and what is made of it, one after the other on the stream.
 TEST_F(OnCuda, GradientsOfASumAreWithinTheBoundsAndEqualTheNativeApi) {
   for (const Case& c : normgrad::reference::extended_cases(normgrad::reference::Op::kLayerNorm)) {
+    if (!c.has_dh) continue;
     SCOPED_TRACE(c.name);
     Problem problem(spoken_sum(c));
     const Array zero({c.data, {1}}, {-0.0});

@@ -132,6 +132,7 @@ TEST(AclnnChain, RmsNorm) {
 TEST(AclnnAddLayerNorm, IsWithinTheBoundsOfTheTableAndEqualsTheNativeApi) {
   int expressible = 0;
   for (const Case& entry : normgrad::reference::extended_cases(Reference::kLayerNorm)) {
+    if (!entry.has_dh) continue;
     const Case c = spoken_sum(entry);
     SCOPED_TRACE(c.name);
     normgrad::reference::Instance aclnn(c);

@@ -41,9 +41,11 @@ def _direct(x: Tensor) -> bool:
 
 
 def _recorded(*tensors: Optional[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
-    )
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def _autocast(*tensors: Any) -> Any:
@@ -56,7 +58,7 @@ def _autocast(*tensors: Any) -> Any:
 
 def _axes(x: Tensor, normalized_shape: Sequence[int]) -> int:
     axes = len(normalized_shape)
-    if axes == 0 or x.shape[x.dim() - axes :] != torch.Size(normalized_shape):
+    if axes == 0 or x.shape[-axes:] != tuple(normalized_shape):
         raise ArgumentError(
             f"normalized_shape: expected the last axes of the input, of shape {tuple(x.shape)}, "
             f"got {tuple(normalized_shape)}",

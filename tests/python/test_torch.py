@@ -303,7 +303,8 @@ def test_inference_mode_and_no_grad():  # type: ignore
 
 
 def test_host_time_of_a_backward_call():  # type: ignore
-    """Below 10 us beyond the kernel: the best of many short runs, since machines are shared."""
+    """Below 10 us beyond the kernel: the best of many short runs, since machines are shared; a busy
+    one gets 20 seconds to show a quiet moment."""
     x, g, rows = torch.randn(4, 16), torch.ones(16), torch.ones(4)
     outputs = dict(dx=torch.empty(4, 16), dgamma=torch.empty(16), dbeta=torch.empty(16))
     arrays = dict(dy=x, x=x, gamma=g, mean=rows, spread=rows)
@@ -318,14 +319,16 @@ def test_host_time_of_a_backward_call():  # type: ignore
         normgrad._core.layer_norm_backward(**arrays)
 
     best = {}
-    for _ in range(300):
-        for run in (whole, kernel, checks_only):
+    overhead = 1.0
+    end = time.perf_counter() + 20
+    while overhead >= 10e-6 and time.perf_counter() < end:
+        for run in (whole, kernel, checks_only) * 100:
             start = time.perf_counter()
             for _ in range(20):
                 run()
             taken = (time.perf_counter() - start) / 20
             best[run] = min(best.get(run, taken), taken)
-    overhead = best[whole] - (best[kernel] - best[checks_only])
+        overhead = best[whole] - (best[kernel] - best[checks_only])
     assert overhead < 10e-6, f"{overhead * 1e6:.1f} us"
 
 

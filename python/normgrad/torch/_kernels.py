@@ -186,10 +186,11 @@ def rows_backward_outputs(
     x: Tensor, gamma: Optional[Tensor], axes: int, wanted: list[bool]
 ) -> Optionals:
     """dx, dgamma and, if wanted has a third, dbeta."""
-    return (
-        _contiguous_like(x) if wanted[0] else None,
-        *(_per_column(x, gamma, axes) if want else None for want in wanted[1:]),
-    )
+    dx = _contiguous_like(x) if wanted[0] else None
+    dgamma = _per_column(x, gamma, axes) if wanted[1] else None
+    if len(wanted) == 2:
+        return dx, dgamma
+    return dx, dgamma, _per_column(x, gamma, axes) if wanted[2] else None
 
 
 def layer_norm_backward(
@@ -250,12 +251,13 @@ def rms_norm_backward(
 def batch_norm_backward_outputs(
     x: Tensor, gamma: Optional[Tensor], wanted: list[bool]
 ) -> Optionals:
+    def per_channel() -> Tensor:
+        return _per_channel(x) if gamma is None else _contiguous_like(gamma)
+
     return (
         torch.empty_like(x) if wanted[0] else None,
-        *(
-            (_per_channel(x) if gamma is None else _contiguous_like(gamma)) if want else None
-            for want in wanted[1:]
-        ),
+        per_channel() if wanted[1] else None,
+        per_channel() if wanted[2] else None,
     )
 
 

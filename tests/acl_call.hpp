@@ -295,6 +295,20 @@ inline std::optional<Call> translate(const normgrad::BatchNormBackward& c,
       .eps = c.eps};
 }
 
+// A case of the layers' table as aclnn has it.
+inline normgrad::reference::Case spoken(normgrad::reference::Case c) {
+  using normgrad::reference::InPlace;
+  c.gamma_offset = 0;
+  c.has_residual = c.want_h = c.want_x_hat = false;
+  c.want_y = true;
+  if (c.in_place != InPlace::kNone) c.in_place = InPlace::kX;
+  c.statistics = normgrad::Statistics::kMeanRstd;
+  if (c.op != normgrad::reference::Op::kRmsNorm) return c;
+  c.has_gamma = c.want_spread = true;
+  c.statistics_dtype = DType::kF32;
+  return c;
+}
+
 inline bool fits(const std::optional<normgrad::Tensor>& parameter, const normgrad::Tensor& x) {
   return !parameter || parameter->dtype == DType::kF32 || parameter->dtype == x.dtype;
 }
@@ -322,19 +336,47 @@ inline std::optional<Call> translate(const normgrad::BatchNorm&, const normgrad:
   return {};
 }
 
+inline bool has_negative_strides(const Call& call) {
+  return std::any_of(call.tensors.begin(), call.tensors.end(), [](const View& view) {
+    return std::any_of(view.strides.begin(), view.strides.end(), [](int64_t s) { return s < 0; });
+  });
+}
+
 // Of reference::Call and reference::ForwardCall.
 template <class... Calls>
 std::optional<Call> translate(const std::variant<Calls...>& call,
                               const normgrad::Buffers& buffers) {
   std::optional<Call> translated =
       std::visit([&](const auto& c) { return translate(c, buffers); }, call);
-  if (!translated) return {};
-  for (const View& view : translated->tensors) {
-    for (int64_t stride : view.strides) {
-      if (stride < 0) return {};
-    }
-  }
+  if (translated && has_negative_strides(*translated)) return {};
   return translated;
+}
+
+// A case of a gradient's table as aclnnAddLayerNormGrad has it.
+inline normgrad::reference::Case spoken_sum(normgrad::reference::Case c) {
+  c.statistics = normgrad::Statistics::kMeanRstd;
+  c.statistics_dtype = c.params = DType::kF32;
+  c.has_gamma = c.want_dx = c.want_dgamma = c.want_dbeta = true;
+  c.gamma_offset = 0;
+  c.accumulate = false;
+  c.dx_dtype.reset();
+  return c;
+}
+
+// Such a case with x as the sum of itself and nothing: `zero` is an element of -0, which changes no
+// bit of any other.
+inline std::optional<Call> translate_sum(const normgrad::reference::Call& call,
+                                         const normgrad::Buffers& b, void* zero) {
+  const auto& c = std::get<normgrad::LayerNormBackward>(call);
+  if (!c.gamma || (c.gamma->dtype != DType::kF32 && c.gamma->dtype != c.x.dtype)) return {};
+  const View nothing = {acl_dtype(c.x.dtype), c.x.shape, std::vector<int64_t>(c.x.shape.size(), 0),
+                        0, zero};
+  const Call translated = {
+      .op = Op::kAddLayerNorm,
+      .tensors = {view_of(c.dy, b.dy), view_of(c.x, b.x), nothing, view_of(c.spread, b.spread),
+                  view_of(c.mean, b.mean), view_of(c.gamma, b.gamma), view_of(c.dh, b.dh),
+                  view_of(c.dx, b.dx), view_of(c.dgamma, b.dgamma), view_of(c.dbeta, b.dbeta)}};
+  return has_negative_strides(translated) ? std::optional<Call>() : translated;
 }
 
 // A reference::Runner.

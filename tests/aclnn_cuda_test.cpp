@@ -19,8 +19,7 @@ using normgrad::reference::Instance;
 // Before anybody asks for the device, which is once.
 [[maybe_unused]] const int kChosen = setenv("NORMGRAD_ACL_DEVICE", "cuda", 1);
 
-class AclnnCuda : public device_test::DeviceTest,
-                  public testing::WithParamInterface<normgrad::reference::Op> {
+class OnCuda : public device_test::DeviceTest {
  protected:
   void SetUp() override {
     DeviceTest::SetUp();
@@ -35,21 +34,47 @@ class AclnnCuda : public device_test::DeviceTest,
   aclrtStream stream_ = nullptr;
 };
 
-// The words of a case of this operator, on the device.
-struct Problem {
-  explicit Problem(const Case& c)
-      : instance(c), mirror(instance), call(translate(instance.call(), mirror.buffers())) {}
+class AclnnCuda : public OnCuda, public testing::WithParamInterface<normgrad::reference::Op> {};
+
+// The words of a case of this operator, or of its layer, on the device.
+template <class AnInstance>
+struct ProblemOf {
+  explicit ProblemOf(const Case& c)
+      : description(c),
+        instance(c),
+        mirror(instance),
+        call(translate(instance.call(), mirror.buffers())) {}
 
   void expect_right() {
     mirror.download();
-    const Instance::Report report = instance.check();
+    const normgrad::reference::Report report = instance.check();
     EXPECT_TRUE(report.ok) << report.why;
   }
 
-  Instance instance;
+  // Both phases, and the same bits from the native API.
+  void expect_native_bits(aclrtStream stream) {
+    const Objects objects(*call);
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    const auto made = answer("phase 1", phase_1(*call, objects, &size, &executor));
+    ASSERT_TRUE(made.ok()) << made.message();
+    const DeviceWorkspace workspace(size);
+    const auto run = answer("phase 2", phase_2(call->op, workspace.data(), size, executor, stream));
+    EXPECT_TRUE(run.ok()) << run.message();
+    EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_SUCCESS);
+    expect_right();
+    EXPECT_TRUE(workspace.intact());
+    AnInstance native(description);
+    device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
+    EXPECT_EQ(instance.hash(), native.hash());
+  }
+
+  Case description;
+  AnInstance instance;
   DeviceMirror mirror;
   std::optional<Call> call;
 };
+using Problem = ProblemOf<Instance>;
 
 Case small_case(normgrad::reference::Op op) {
   const bool batch = op == normgrad::reference::Op::kBatchNorm;
@@ -67,25 +92,42 @@ TEST_P(AclnnCuda, IsWithinTheBoundsAndEqualsTheNativeApi) {
     Problem problem(c);
     if (!problem.call) continue;
     ++expressible;
-    const Objects objects(*problem.call);
-    uint64_t size = 0;
-    aclOpExecutor* executor = nullptr;
-    const auto made = answer("phase 1", phase_1(*problem.call, objects, &size, &executor));
-    EXPECT_TRUE(made.ok()) << made.message();
-    if (!made.ok()) continue;
-    const DeviceWorkspace workspace(size);
-    const auto run =
-        answer("phase 2", phase_2(problem.call->op, workspace.data(), size, executor, stream_));
-    EXPECT_TRUE(run.ok()) << run.message();
-    EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS);
-    problem.expect_right();
-    EXPECT_TRUE(workspace.intact());
-    Instance native(c);
-    device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
-    EXPECT_EQ(problem.instance.hash(), native.hash());
+    problem.expect_native_bits(stream_);
   }
   RecordProperty("expressible", expressible);
   EXPECT_GT(expressible, 100);
+}
+
+TEST_P(AclnnCuda, LayersAreWithinTheBoundsAndEqualTheNativeApi) {
+  int expressible = 0;
+  for (const Case& c : normgrad::reference::forward_cases(GetParam())) {
+    SCOPED_TRACE(c.name);
+    ProblemOf<normgrad::reference::ForwardInstance> problem(spoken(c));
+    if (!problem.call) continue;
+    ++expressible;
+    problem.expect_native_bits(stream_);
+  }
+  RecordProperty("expressible", expressible);
+  if (GetParam() != normgrad::reference::Op::kBatchNorm) {  // which aclnn does not have here
+    EXPECT_GT(expressible, 100);
+  }
+}
+
+// The sum and what is made of it, one after the other on the stream.
+TEST_F(OnCuda, GradientsOfASumAreWithinTheBoundsAndEqualTheNativeApi) {
+  for (const Case& c : normgrad::reference::extended_cases(normgrad::reference::Op::kLayerNorm)) {
+    if (!c.has_dh) continue;
+    SCOPED_TRACE(c.name);
+    Problem problem(spoken_sum(c));
+    const Array zero({c.data, {1}}, {-0.0});
+    const device_test::DeviceMemory on_device(4);
+    ASSERT_EQ(
+        aclrtMemcpy(on_device.data(), 4, zero.data(), size_of(c.data), ACL_MEMCPY_HOST_TO_DEVICE),
+        ACL_SUCCESS);
+    problem.call =
+        translate_sum(problem.instance.call(), problem.mirror.buffers(), on_device.data());
+    if (problem.call) problem.expect_native_bits(stream_);
+  }
 }
 
 TEST_P(AclnnCuda, ARepeatableExecutorGivesTheSameBits) {

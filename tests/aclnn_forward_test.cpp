@@ -12,24 +12,10 @@ namespace {
 
 using normgrad::reference::Case;
 using normgrad::reference::ForwardInstance;
-using normgrad::reference::InPlace;
 using normgrad::reference::kProven;
 using normgrad::reference::Rows;
 using normgrad::reference::rows_backward;
 using Reference = normgrad::reference::Op;
-
-// A case of the table as aclnn has it.
-Case spoken(Case c) {
-  c.gamma_offset = 0;
-  c.has_residual = c.want_h = c.want_x_hat = false;
-  c.want_y = true;
-  if (c.in_place != InPlace::kNone) c.in_place = InPlace::kX;
-  c.statistics = normgrad::Statistics::kMeanRstd;
-  if (c.op != Reference::kRmsNorm) return c;
-  c.has_gamma = c.want_spread = true;
-  c.statistics_dtype = DType::kF32;
-  return c;
-}
 
 class AclnnForward : public testing::TestWithParam<Reference> {};
 
@@ -140,6 +126,32 @@ TEST(AclnnChain, RmsNorm) {
         wrong("dgamma", dgamma, ref.dgamma, ref.dgamma_scale, kProven.dgamma + kSaved, rows.rows),
         "");
   }
+}
+
+// The table of LayerNorm's gradient with a residual's.
+TEST(AclnnAddLayerNorm, IsWithinTheBoundsOfTheTableAndEqualsTheNativeApi) {
+  int expressible = 0;
+  for (const Case& entry : normgrad::reference::extended_cases(Reference::kLayerNorm)) {
+    if (!entry.has_dh) continue;
+    const Case c = spoken_sum(entry);
+    SCOPED_TRACE(c.name);
+    normgrad::reference::Instance aclnn(c);
+    Array zero({c.data, {1}}, {-0.0});
+    const std::optional<Call> translated =
+        translate_sum(aclnn.call(), aclnn.buffers(), zero.data());
+    if (!translated) continue;
+    ++expressible;
+    const Status status = run(*translated);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const normgrad::reference::Report report = aclnn.check();
+    EXPECT_TRUE(report.ok) << report.why;
+
+    normgrad::reference::Instance native(c);
+    ASSERT_TRUE(normgrad::reference::run_native(native.call(), native.buffers()).ok());
+    EXPECT_EQ(aclnn.hash(), native.hash());
+  }
+  RecordProperty("expressible", expressible);
+  EXPECT_GT(expressible, 100);
 }
 
 // An aclnnAddLayerNormGrad in memory.

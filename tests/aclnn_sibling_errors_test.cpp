@@ -263,7 +263,11 @@ void add_workspace(const Variant& v, List& list) {
                     kInvalid,
                     {"workspace"},
                     [=](Spoiled& s) {
-                      s.workspace = [base = s[name].base](void*& at, uint64_t&) { at = base; };
+                      // The size that is given may be any above the size needed.
+                      s.workspace = [base = s[name].base](void*& at, uint64_t& size) {
+                        at = base;
+                        size = UINT64_MAX;
+                      };
                     },
                     Phase::kSecond});
   }

@@ -16,35 +16,7 @@ namespace {
 using normgrad::DType;
 using normgrad::reference::Case;
 using normgrad::reference::ForwardInstance;
-using normgrad::reference::InPlace;
 using Reference = normgrad::reference::Op;
-
-// A case of the table as InfiniOP has it: outputs that are always there, one dtype.
-Case spoken(Case c) {
-  c.eps = static_cast<float>(c.eps);
-  c.gamma_offset = 0;
-  c.want_y = c.has_gamma = true;
-  c.want_mean = false;
-  const bool rms = c.op == Reference::kRmsNorm;
-  c.want_x_hat = c.want_spread = c.op == Reference::kLayerNorm;
-  c.has_residual = c.want_h = rms && c.has_residual;
-  if (!c.has_residual && c.in_place != InPlace::kNone) c.in_place = InPlace::kX;
-  if (c.op == Reference::kLayerNorm) c.statistics = Statistics::kXHatStd;
-  if (rms) return c;
-  c.gamma = c.params = c.statistics_dtype = c.data;
-  if (c.op == Reference::kLayerNorm) return c;
-  c.has_beta = c.has_running = true;
-  c.frozen = false;
-  return c;
-}
-
-// The extension of BatchNorm, which leaves the statistics of the batch.
-Case spoken_extended(Case c) {
-  c.want_y = c.want_mean = c.want_spread = true;
-  c.has_running = c.frozen = false;
-  c.statistics = Statistics::kMeanVariance;
-  return c;
-}
 
 void expect_native_bits(const Case& c, int& expressible) {
   SCOPED_TRACE(c.name);

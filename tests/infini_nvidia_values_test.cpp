@@ -16,6 +16,7 @@ namespace {
 using device_test::DeviceMirror;
 using device_test::DeviceWorkspace;
 using normgrad::reference::Case;
+using normgrad::reference::ForwardInstance;
 using normgrad::reference::Instance;
 
 class OnNvidia : public device_test::DeviceTest {
@@ -113,6 +114,41 @@ TEST_P(OnNvidiaTable, IsWithinTheBoundsAndEqualsTheNativeApi) {
   }
   RecordProperty("expressible", expressible);
   EXPECT_GT(expressible, 20);
+}
+
+// A layer on the device.
+void expect_layer(const Case& c, int& expressible) {
+  SCOPED_TRACE(c.name);
+  ForwardInstance instance(c), native(c);
+  DeviceMirror mirror(instance);
+  const Translated translated = translate(instance.call(), mirror.buffers());
+  if (!translated.expressible) return;
+  ++expressible;
+  Descriptor desc = nullptr;
+  size_t size = 0;
+  const Status status = prepare(translated, desc, size);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const DeviceWorkspace workspace(size);
+  EXPECT_EQ(compute(translated.op, desc, workspace.data(), size, translated.pointers),
+            INFINI_STATUS_SUCCESS)
+      << normgradGetLastError();
+  EXPECT_EQ(destroy(translated.op, desc), INFINI_STATUS_SUCCESS);
+  mirror.download();
+  const normgrad::reference::Report report = instance.check();
+  EXPECT_TRUE(report.ok) << report.why;
+  EXPECT_TRUE(workspace.intact());
+  device_test::expect_ok(normgrad::reference::run_on(native, normgrad::Device::kCuda));
+  EXPECT_EQ(instance.hash(), native.hash());
+}
+
+TEST_P(OnNvidiaTable, LayersAreWithinTheBoundsAndEqualTheNativeApi) {
+  int expressible = 0;
+  for (const Case& c : normgrad::reference::forward_cases(GetParam())) {
+    expect_layer(spoken(c), expressible);
+    if (c.op == normgrad::reference::Op::kBatchNorm) expect_layer(spoken_extended(c), expressible);
+  }
+  RecordProperty("expressible", expressible);
+  EXPECT_GT(expressible, 100);
 }
 
 TEST_P(OnNvidiaTable, RunsOnAStreamInItsOrder) {

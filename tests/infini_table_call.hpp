@@ -149,6 +149,35 @@ inline Translated translate(const normgrad::reference::ForwardCall& call, const 
   return std::visit([&](const auto& c) { return translate(c, buffers); }, call);
 }
 
+// A case of the layers' table as InfiniOP has it: outputs that are always there, one dtype.
+inline normgrad::reference::Case spoken(normgrad::reference::Case c) {
+  using Reference = normgrad::reference::Op;
+  using normgrad::reference::InPlace;
+  c.eps = static_cast<float>(c.eps);
+  c.gamma_offset = 0;
+  c.want_y = c.has_gamma = true;
+  c.want_mean = false;
+  const bool rms = c.op == Reference::kRmsNorm;
+  c.want_x_hat = c.want_spread = c.op == Reference::kLayerNorm;
+  c.has_residual = c.want_h = rms && c.has_residual;
+  if (!c.has_residual && c.in_place != InPlace::kNone) c.in_place = InPlace::kX;
+  if (c.op == Reference::kLayerNorm) c.statistics = Statistics::kXHatStd;
+  if (rms) return c;
+  c.gamma = c.params = c.statistics_dtype = c.data;
+  if (c.op == Reference::kLayerNorm) return c;
+  c.has_beta = c.has_running = true;
+  c.frozen = false;
+  return c;
+}
+
+// The extension of BatchNorm, which leaves the statistics of the batch.
+inline normgrad::reference::Case spoken_extended(normgrad::reference::Case c) {
+  c.want_y = c.want_mean = c.want_spread = true;
+  c.has_running = c.frozen = false;
+  c.statistics = Statistics::kMeanVariance;
+  return c;
+}
+
 inline Tensor translate(const normgrad::Tensor& tensor) {
   return {tensor.dtype == normgrad::DType::kF32   ? INFINI_DTYPE_F32
           : tensor.dtype == normgrad::DType::kF16 ? INFINI_DTYPE_F16

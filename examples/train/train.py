@@ -37,7 +37,7 @@ def train(task_name: str, ours: bool, steps: int, device: str) -> Run:
         import normgrad.torch
 
         normgrad.torch.patch(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = task.optimizer(model.parameters())
     losses, seconds = [], []
     for _ in (bar := tqdm(range(steps), desc="NormGrad" if ours else "PyTorch ")):
         given, wanted = (tensor.to(device) for tensor in task.batch(random))

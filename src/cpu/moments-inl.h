@@ -17,6 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
+// kPlain: of squares only, and not shifted.
+template <bool kPlain = false>
 class ShiftedSummer {
  public:
   HWY_INLINE ShiftedSummer() : ShiftedSummer(0) {}
@@ -53,6 +55,7 @@ class ShiftedSummer {
 
   HWY_INLINE void add(FloatVec v, Sums& sums) const {
     const DoublePair wide = promote(v);
+    if constexpr (kPlain) return sums.squares.add_product(wide, wide);
     const DoublePair shifted = {hn::Sub(wide.low, pivot_doubles_),
                                 kHalves == 2 ? hn::Sub(wide.high, pivot_doubles_) : wide.high};
     sums.sum.add(shifted);

@@ -67,7 +67,7 @@ struct Runs {
 // One run. What lacks to whole vectors is in a vector that ends with the run: loads of a few
 // elements are slow.
 template <class T>
-HWY_INLINE void add_run(const T* x, int64_t length, int64_t ahead, ShiftedSummer& sums) {
+HWY_INLINE void add_run(const T* x, int64_t length, int64_t ahead, ShiftedSummer<>& sums) {
   int64_t k = 0;
   for (; k + pair_lanes() <= length; k += pair_lanes()) {
     sums.add(load_pair(x + k));
@@ -92,15 +92,15 @@ template <class T>
 HWY_NOINLINE void sum_runs(const Runs<T>& runs, ShiftedSums* sums) {
   constexpr int64_t kAhead = 2048 / sizeof(T);
   const int64_t ahead = runs.x_strides.sample * HWY_MAX(1, kAhead / (runs.length * runs.channels));
-  ShiftedSummer summers[kMostChannels];
+  ShiftedSummer<> summers[kMostChannels];
   for (int64_t c = 0; c < runs.channels; ++c) {
     sums[c].pivot = pivot_of(widen(runs.x[c * runs.x_strides.channel]));
-    summers[c] = ShiftedSummer(sums[c].pivot);
+    summers[c] = ShiftedSummer<>(sums[c].pivot);
   }
   for (int64_t n = 0; n < runs.samples; ++n) {
     const T* x = runs.x + n * runs.x_strides.sample;
     for (int64_t c = 0; c < runs.channels; ++c, x += runs.x_strides.channel) {
-      ShiftedSummer summer = summers[c];
+      ShiftedSummer<> summer = summers[c];
       add_run(x, runs.length, ahead, summer);
       summers[c] = summer;
     }

@@ -46,7 +46,7 @@ struct ForwardBatch {
   T *h[kMostRows] = {}, *y[kMostRows] = {}, *x_hat[kMostRows] = {};
   int64_t x_ahead = 0, residual_ahead = 0;  // the way to rows that come soon
   int64_t mean_at[kMostRows] = {}, spread_at[kMostRows] = {};
-  // Of a segment: the sums of h - pivot and of its square. RMSNorm's pivot is 0.
+  // Of a segment: the sums of h - pivot and of its square. RMSNorm's pivot and first sum are 0.
   double pivot[kMostRows] = {}, sum[kMostRows] = {}, squares[kMostRows] = {};
   // Of the rows.
   double mean[kMostRows] = {}, variance[kMostRows] = {}, r[kMostRows] = {};
@@ -80,12 +80,12 @@ class RowInput {
 };
 
 // The sums of columns [begin, end) of row k of `cols`, at most a segment; writes h if it is wanted.
-template <class T, bool kResidual>
+template <class T, bool kResidual, bool kRms>
 HWY_INLINE void sum_row(ForwardBatch<T>& batch, int64_t k, int64_t begin, int64_t end,
                         int64_t cols) {
   const RowInput<T, kResidual> input(batch.x[k], batch.residual[k]);
   T* const h = batch.h[k];
-  ShiftedSummer sums(batch.pivot[k]);
+  ShiftedSummer<kRms> sums(batch.pivot[k]);
   const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
   int64_t c = begin;
   for (; c < pairs_end; c += pair_lanes()) {
@@ -116,12 +116,11 @@ HWY_INLINE double h_at(const ForwardBatch<T>& batch, int64_t k, int64_t c) {
 }
 
 // The first look.
-template <class T, bool kResidual>
-HWY_NOINLINE void sum_rows(ForwardBatch<T>& batch, bool rms, int64_t begin, int64_t end,
-                           int64_t cols) {
+template <class T, bool kResidual, bool kRms>
+HWY_NOINLINE void sum_rows(ForwardBatch<T>& batch, int64_t begin, int64_t end, int64_t cols) {
   for (int64_t k = 0; k < batch.count; ++k) {
-    batch.pivot[k] = rms ? 0 : pivot_of(h_at(batch, k, begin));
-    sum_row<T, kResidual>(batch, k, begin, end, cols);
+    batch.pivot[k] = kRms ? 0 : pivot_of(h_at(batch, k, begin));
+    sum_row<T, kResidual, kRms>(batch, k, begin, end, cols);
   }
 }
 

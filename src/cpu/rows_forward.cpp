@@ -196,14 +196,15 @@ class RowsForwardRun {
   }
 
   void sum_segment(Batch& batch, int64_t index) const {
-    const auto sum = problem_.has_residual ? sum_rows<T, true> : sum_rows<T, false>;
-    sum(batch, problem_.rms, index * kSegment, segment_end(index), problem_.cols);
+    const auto sum = problem_.has_residual
+                         ? (problem_.rms ? sum_rows<T, true, true> : sum_rows<T, true, false>)
+                         : (problem_.rms ? sum_rows<T, false, true> : sum_rows<T, false, false>);
+    sum(batch, index * kSegment, segment_end(index), problem_.cols);
   }
-  // RMSNorm's squares are those of h: their mean is taken for 0.
+  // RMSNorm's pivot and sum are 0, and so is its mean.
   Moments segment_moments(const Batch& batch, int64_t k, int64_t index) const {
     const auto count = static_cast<double>(segment_end(index) - index * kSegment);
-    if (!problem_.rms) return {count, {batch.pivot[k], batch.sum[k], batch.squares[k]}};
-    return {count, {0, 0, batch.squares[k]}};
+    return {count, {batch.pivot[k], batch.sum[k], batch.squares[k]}};
   }
 
   // From the moments: the statistics, which are written, and the scalars of the second look.

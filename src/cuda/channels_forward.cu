@@ -13,7 +13,6 @@
 #include "cuda/channels_forward.cuh"
 #include "cuda/channels_forward_columns.cuh"
 #include "cuda/device.hpp"
-#include "cuda/forward_units.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "ops/operands.hpp"
@@ -184,7 +183,21 @@ struct ChannelUnits {
   }
 };
 
-// A block or a cluster per channel. Squares that float32 does not serve are made again in float64.
+// In float64, from memory.
+template <class T>
+__device__ __noinline__ double wide_squares(const ChannelUnits<T> channel, double mean) {
+  double squares = 0;
+  for (int i = 0; i < kForwardUnits; ++i) {
+    const auto place = channel.place(i);
+    for (int e = 0; e < place.count; ++e) {
+      const double centred = widen(channel.x(place)[e]) - mean;
+      squares += centred * centred;
+    }
+  }
+  return squares;
+}
+
+// A block or a cluster per channel.
 template <class T>
 __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     channels_forward_kernel(const __grid_constant__ ChannelsForwardLaunch launch) {
@@ -203,28 +216,18 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     units[i] = {};
     if (place.count > 0) units[i] = load_unit_at(channel.x(place), place.count);
   }
-  // body(value) for every element of the thread.
-  const auto for_elements = [&](const auto& body) {
-#pragma unroll
-    for (int i = 0; i < kForwardUnits; ++i) {
-      const int there = channel.place(i).count;
-      float values[kE];
-      unpack<T>(units[i], values);
-#pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        if (e < there) body(values[e]);
-      }
-    }
-  };
-  double sum = 0, squares = 0;
-  for_elements([&](float x) { sum += x; });
   ForwardStatistics statistics;
+  double sum = 0, squares = 0;
+#pragma unroll
+  for (int i = 0; i < kForwardUnits; ++i) sum += sum_of<T>(units[i], channel.place(i).count);
   statistics.mean = team.sum(sum) / count;
-  for_elements([&](float x) {
-    const double centred = x - statistics.mean;
-    squares = fma(centred, centred, squares);
-  });
-  statistics.set_variance(team.sum(squares) / count, problem.eps);
+#pragma unroll
+  for (int i = 0; i < kForwardUnits; ++i) {
+    squares += squares_of<T>(units[i], channel.place(i).count, Centre(statistics.mean));
+  }
+  squares = team.sum(squares) / count;
+  if (!is_safe(squares)) squares = team.sum(wide_squares(channel, statistics.mean)) / count;
+  statistics.set_variance(squares, problem.eps);
   if (channel.thread == 0) store_statistics(problem, launch.buffers, c, statistics);
   if (!problem.has_y) return;
   const ChannelScale scale = scale_of(problem, launch.buffers, c, statistics);

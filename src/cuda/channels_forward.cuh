@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/forward_team.cuh"
+#include "cuda/forward_units.cuh"
 #include "cuda/types.cuh"
 #include "ops/backend.hpp"
 
@@ -90,7 +91,7 @@ __device__ inline void store_statistics(const ChannelsForwardProblem& problem,
       count < 2 ? statistics.variance : statistics.variance * (count / (count - 1));
   const auto move = [&](const Vector& vector, void* data, double value) {
     const double old = load_value(vector, data, c);
-    store_value(vector, data, c, old + problem.momentum * (value - old));
+    store_value(vector.dtype, data, c * vector.stride, old + problem.momentum * (value - old));
   };
   move(problem.running_mean, buffers.running_mean, statistics.mean);
   move(problem.running_variance, buffers.running_variance, variance);

@@ -103,15 +103,4 @@ struct ForwardStatistics {
   __device__ bool is_served() const { return is_safe(variance) && is_safe(r); }
 };
 
-// x - mean in float32 as (x - high) - low. Where x is next to the mean, x - high is exact, and the
-// rest of the mean counts.
-struct Centre {
-  float high = 0, low = 0;
-
-  Centre() = default;
-  __device__ explicit Centre(double mean)
-      : high(static_cast<float>(mean)), low(static_cast<float>(mean - high)) {}
-  __device__ float operator()(float x) const { return (x - high) - low; }
-};
-
 }  // namespace normgrad::cuda

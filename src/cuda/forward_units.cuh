@@ -2,7 +2,7 @@
 // load and store.
 #pragma once
 
-#include "cuda/ptx.cuh"
+#include "cuda/rows_units.cuh"
 #include "cuda/types.cuh"
 
 namespace normgrad::cuda {
@@ -11,31 +11,19 @@ namespace normgrad::cuda {
 // bytes that hold some of them; the others may be anything.
 template <class T>
 __device__ uint4 load_unit_at(const T* from, int count) {
-  const auto address = reinterpret_cast<uintptr_t>(from);
-  const uint32_t phase = address % 16;
-  const auto* pieces = reinterpret_cast<const uint4*>(address - phase);
+  const uint32_t phase = phase_of(from);
+  const auto* pieces = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(from) - phase);
   const uint4 first = pieces[0];
   if (phase == 0) return first;
   uint4 second = first;
   if (phase + count * sizeof(T) > 16) second = pieces[1];
-  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) words[i] = (phase & 8) != 0 ? words[i + 2] : words[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) words[i] = (phase & 4) != 0 ? words[i + 1] : words[i];
-  if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = __funnelshift_r(words[i], words[i + 1], (phase & 2) * 8);
-    }
-  }
-  return {words[0], words[1], words[2], words[3]};
+  return extract(first, second, phase);
 }
 
 // The first `count` elements, and no others.
 template <class T>
 __device__ void store_unit_at(T* to, const uint4& unit, int count) {
-  if (count == kUnit<T> && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+  if (count == kUnit<T> && phase_of(to) == 0) {
     *reinterpret_cast<uint4*>(to) = unit;
     return;
   }
@@ -44,6 +32,42 @@ __device__ void store_unit_at(T* to, const uint4& unit, int count) {
   for (int e = 0; e < kUnit<T>; ++e) {
     if (e < count) to[e] = elements[e];
   }
+}
+
+// x - mean in float32 as (x - high) - low. Where x is next to the mean, x - high is exact, and the
+// rest of the mean counts.
+struct Centre {
+  float high = 0, low = 0;
+
+  Centre() = default;
+  __device__ explicit Centre(double mean)
+      : high(static_cast<float>(mean)), low(static_cast<float>(mean - high)) {}
+  __device__ float operator()(float x) const { return (x - high) - low; }
+};
+
+// The sum of a unit's first `count` elements, in float64.
+template <class T>
+__device__ double sum_of(const uint4& unit, int count) {
+  float values[kUnit<T>];
+  unpack<T>(unit, values);
+  double sum = 0;
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; e += 2) {
+    const float first = e < count ? values[e] : 0, second = e + 1 < count ? values[e + 1] : 0;
+    const double pair = static_cast<double>(first) + static_cast<double>(second);
+    sum = e == 0 ? pair : sum + pair;
+  }
+  return sum;
+}
+
+// The sum of their squares, centred; pairwise in float32.
+template <class T>
+__device__ float squares_of(const uint4& unit, int count, const Centre& centred) {
+  float values[kUnit<T>];
+  unpack<T>(unit, values);
+#pragma unroll
+  for (int e = 0; e < kUnit<T>; ++e) values[e] = e < count ? centred(values[e]) : 0;
+  return tree_sum(values, values);
 }
 
 // What a thread has of a vector of parameters: those of a unit's columns. kPlain: they lie side by

@@ -57,69 +57,38 @@ struct RowsForward {
     }
   }
 
-  __device__ double sum_of(const uint4 (&h)[kUnits]) const {
-    double sum = 0;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float values[kE];
-      unpack<T>(h[i], values);
-      double pairs[kE / 2];
-#pragma unroll
-      for (int e = 0; e < kE; e += 2) {
-        if (!kPlain && e >= count(i)) values[e] = 0;
-        if (!kPlain && e + 1 >= count(i)) values[e + 1] = 0;
-        pairs[e / 2] = static_cast<double>(values[e]) + static_cast<double>(values[e + 1]);
-      }
-#pragma unroll
-      for (int e = 1; e < kE / 2; ++e) pairs[0] += pairs[e];
-      sum += pairs[0];
-    }
-    return sum;
-  }
-
-  __device__ double squares_of(const uint4 (&h)[kUnits], const Centre& centred) const {
-    double sum = 0;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      float values[kE];
-      unpack<T>(h[i], values);
-#pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        if (!kRms) values[e] = centred(values[e]);
-        if (e >= count(i)) values[e] = 0;
-      }
-      sum += tree_sum(values, values);
-    }
-    return sum;
-  }
-
-  __device__ void store(T* to, const uint4& unit, int i) const {
-    if (kPlain) {
-      *reinterpret_cast<uint4*>(to + column(i)) = unit;
+  // Rows that start anywhere are stored by the lanes of a warp together, `active` or not.
+  __device__ void store(T* row, const uint4& unit, int i, bool active) const {
+    if constexpr (kPlain) {
+      if (active) *reinterpret_cast<uint4*>(row + column(i)) = unit;
     } else {
-      store_unit_at(to + column(i), unit, count(i));
+      const int lanes = min(launch.team, 32);
+      store_shifted(row, i * threads + thread, unit, static_cast<int>(problem.cols), thread % lanes,
+                    lanes, active);
     }
   }
 
   __device__ void write(const RowPlaces<T>& row, const uint4 (&h)[kUnits], const Centre& centred,
-                        float r) const {
+                        float r, bool active) const {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      if (count(i) == 0) break;
+      const bool there = active && count(i) > 0;
       float values[kE];
       unpack<T>(h[i], values);
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
         values[e] = (kRms ? values[e] : centred(values[e])) * r;
       }
-      if (problem.has_h) store(row.h, h[i], i);
-      if (problem.has_x_hat) store(row.x_hat, pack<T>(values), i);
+      if (problem.has_h) store(row.h, h[i], i, there);
+      if (problem.has_x_hat) store(row.x_hat, pack<T>(values), i, there);
       if (!problem.has_y) continue;
-      float gamma[kE], beta[kE];
-      load_scales<T, kPlain>(launch, column(i), count(i), gamma, beta);
+      if (there) {
+        float gamma[kE], beta[kE];
+        load_scales<T, kPlain>(launch, column(i), count(i), gamma, beta);
 #pragma unroll
-      for (int e = 0; e < kE; ++e) values[e] = fmaf(values[e], gamma[e], beta[e]);
-      store(row.y, pack<T>(values), i);
+        for (int e = 0; e < kE; ++e) values[e] = fmaf(values[e], gamma[e], beta[e]);
+      }
+      store(row.y, pack<T>(values), i, there);
     }
   }
 };
@@ -135,38 +104,36 @@ __global__ void __launch_bounds__(kMostThreads<kUnits>, 1024 / kMostThreads<kUni
   Team team(launch.team, launch.cluster);
   const RowsForward<T, kRms, kUnits, kPlain> work = {launch, problem, team.thread(),
                                                      team.threads()};
-  const int64_t teams = blockDim.x / launch.team;
-  const int64_t stride = gridDim.x / launch.cluster * teams;
-  for (int64_t first = blockIdx.x / launch.cluster * teams; first < problem.rows; first += stride) {
-    const bool there = first + team.index() < problem.rows;
-    const auto row = RowPlaces<T>::template of<kPlain>(launch, there ? first + team.index() : 0);
-    uint4 h[kUnits] = {};
-    if (there) work.load(row, h);
-    ForwardStatistics result;
-    if (!kRms) result.mean = team.sum(there ? work.sum_of(h) : 0) / cols;
-    const double squares = there ? work.squares_of(h, Centre(result.mean)) : 1;
-    result.set_variance(team.sum(squares) / cols, problem.eps);
-    const bool wide = there && !result.is_served();
-    if (there && !wide) {
-      if (work.thread == 0) store_statistics(launch, result, row.mean, row.spread);
-      work.write(row, h, Centre(result.mean), static_cast<float>(result.r));
-    }
-    if (__any_sync(~0u, wide)) {
-      wide_row<T, kRms>(launch, first + team.index(), wide, team);
-      team.sums += kRowSums<kRms>;
-    }
+  const int64_t index =
+      int64_t{blockIdx.x / launch.cluster} * (blockDim.x / launch.team) + team.index();
+  const bool there = index < problem.rows;
+  const auto row = RowPlaces<T>::template of<kPlain>(launch, there ? index : 0);
+  uint4 h[kUnits] = {};
+  if (there) work.load(row, h);
+  ForwardStatistics result;
+  if (!kRms) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) sum += sum_of<T>(h[i], work.count(i));
+    result.mean = team.sum(sum) / cols;
   }
+  double squares = 0;
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) {
+    squares += squares_of<T>(h[i], work.count(i), Centre(result.mean));
+  }
+  result.set_variance(team.sum(squares) / cols, problem.eps);
+  const bool wide = there && !result.is_served(), served = there && !wide;
+  if (served && work.thread == 0) store_statistics(launch, result, row.mean, row.spread);
+  work.write(row, h, Centre(result.mean), static_cast<float>(result.r), served);
+  if (__any_sync(~0u, wide)) wide_row<T, kRms>(launch, index, wide, team);
 }
 
 // Rows that no cluster has registers for: a block for each.
 template <class T, bool kRms>
 __global__ void __launch_bounds__(kForwardThreads)
     rows_forward_long_kernel(const __grid_constant__ RowsForwardLaunch launch) {
-  Team team(launch.team, launch.cluster);
-  for (int64_t row = blockIdx.x; row < launch.problem.rows; row += gridDim.x) {
-    wide_row<T, kRms>(launch, row, true, team);
-    team.sums += kRowSums<kRms>;
-  }
+  wide_row<T, kRms>(launch, blockIdx.x, true, Team(launch.team, launch.cluster));
 }
 
 // How a row is dealt out.
@@ -217,16 +184,13 @@ RowsForwardKernel find_kernel(int units, bool plain) {
   }
 }
 
-constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a grid; then they take rows in turn
-
 Status launch_rows_forward(const RowsForwardProblem& problem, const Buffers& buffers, void*,
                            void* stream) {
   const Deal deal(problem);
   const bool plain = is_plain(problem, buffers);
   const int threads = deal.team <= 32 ? kSmallThreads : deal.team;
   const int64_t blocks = Deal::divide_up(problem.rows, threads / deal.team) * deal.cluster;
-  Launch shape = {static_cast<unsigned>(std::min(blocks, kMostBlocks)),
-                  static_cast<unsigned>(threads)};
+  Launch shape = {static_cast<unsigned>(blocks), static_cast<unsigned>(threads)};
   shape.cluster = static_cast<unsigned>(deal.cluster);
   const RowsForwardLaunch launch = {problem, buffers, deal.team, deal.cluster};
   return with_type(problem.dtype, [&](auto type) {
@@ -238,8 +202,7 @@ Status launch_rows_forward(const RowsForwardProblem& problem, const Buffers& buf
 
 Status launch_long_rows_forward(const RowsForwardProblem& problem, const Buffers& buffers, void*,
                                 void* stream) {
-  const Launch shape = {static_cast<unsigned>(std::min(problem.rows, kMostBlocks)),
-                        kForwardThreads};
+  const Launch shape = {static_cast<unsigned>(problem.rows), kForwardThreads};
   const RowsForwardLaunch launch = {problem, buffers, kForwardThreads};
   return with_type(problem.dtype, [&](auto type) {
     using T = decltype(type);

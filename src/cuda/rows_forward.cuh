@@ -121,8 +121,6 @@ __device__ void for_row(const RowsForwardProblem& problem, const RowPlaces<T>& r
 // A whole row in float64, from memory: in three looks, of which the last one writes. For rows that
 // do not fit into the registers, and for the few that float32 does not serve. All threads of a
 // block come here together and add up; `there`: this one has a row.
-template <bool kRms>
-inline constexpr int kRowSums = kRms ? 1 : 2;
 template <class T, bool kRms>
 __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t index, bool there,
                                       Team team) {

@@ -12,6 +12,7 @@ namespace {
 struct Run {
   normgrad::Plan plan;
   Sum sum;
+  size_t workspace_size = 0;
   int gpu = -1;
   Operands operands;
   std::unique_ptr<aclOpExecutor> ended;  // deletes the executor when the run is over
@@ -39,6 +40,7 @@ int32_t claim(const char* op, const void* workspace, uint64_t workspace_size,
   }
   run.plan = executor->plan;
   run.sum = executor->sum;
+  run.workspace_size = needed;
   run.gpu = executor->gpu;
   run.operands = executor->operands;
   if (missing || !executor->repeatable) {
@@ -108,7 +110,7 @@ bool overlaps(const Operand& operand, const void* data, uintptr_t begin, uintptr
 // The plan looks after its own workspace, but is asked when the sum is there already.
 int32_t add_up(const Run& run, normgrad::Buffers& buffers, char*& workspace, size_t& size,
                aclrtStream stream) {
-  const auto begin = reinterpret_cast<uintptr_t>(workspace), end = begin + size;
+  const auto begin = reinterpret_cast<uintptr_t>(workspace), end = begin + run.workspace_size;
   const Operands& o = run.operands;
   const normgrad::Buffers& b = buffers;
   const std::pair<const Operand*, const void*> tensors[] = {

@@ -36,10 +36,6 @@ class Task:
             torch.nn.Linear(64, 4),
         )
 
-    def optimizer(self, parameters) -> torch.optim.Optimizer:
-        # Adam divides small gradients by themselves, and makes differences of roundings large.
-        return torch.optim.SGD(parameters, lr=0.02, momentum=0.9)
-
     def batch(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         count = 64
         figure = torch.randint(4, (count,), generator=random)

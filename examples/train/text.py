@@ -42,9 +42,6 @@ class Task:
     def model(self) -> torch.nn.Module:
         return Model(self.size)
 
-    def optimizer(self, parameters) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=1e-3)
-
     def batch(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         starts = torch.randint(len(self.text) - CONTEXT, (16, 1), generator=random)
         pieces = self.text[starts + torch.arange(CONTEXT + 1)]

@@ -3,7 +3,7 @@
 float32, float16 and bfloat16 tensors of the CPU and of CUDA are computed by NormGrad; everything
 else (float64, other devices and layouts, ``torch.func``, forward mode) by PyTorch's own operators.
 Parameters may have another type than the input; the output has the input's, statistics are
-float32. Under autocast LayerNorm and RMSNorm take float32 on CUDA, as PyTorch's do.
+float32. Under autocast LayerNorm and RMSNorm take float32 on CUDA if PyTorch's do.
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ def _recorded(*tensors: Optional[Tensor]) -> bool:
     return False
 
 
-def _autocast(*tensors: Any) -> Any:
-    """PyTorch has layer_norm and rms_norm on CUDA's list of operators in float32, and on no list of
-    the CPU's."""
-    if tensors[0].is_cuda and torch.is_autocast_enabled("cuda"):
+# CUDA's list of operators in float32, which newer versions have rms_norm on, too; the CPU's has none.
+_IN_FLOAT32 = {
+    name: torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
+    for name in ("layer_norm", "rms_norm")
+}
+
+
+def _autocast(operator: str, *tensors: Any) -> Any:
+    if tensors[0].is_cuda and torch.is_autocast_enabled("cuda") and _IN_FLOAT32[operator]:
         return tuple(None if tensor is None else tensor.float() for tensor in tensors)
     return tensors
 
@@ -97,7 +102,7 @@ def layer_norm(
     if not _ours(input):
         return F.layer_norm(input, normalized_shape, _offset(weight, weight_offset), bias, eps)
     axes = _axes(input, normalized_shape)
-    x, gamma, beta = _autocast(input, weight, bias)
+    x, gamma, beta = _autocast("layer_norm", input, weight, bias)
     if not _direct(x):
         return torch.ops.normgrad.layer_norm(x, None, gamma, beta, axes, eps, weight_offset)[0]
     if _recorded(x, gamma, beta):
@@ -124,7 +129,7 @@ def add_layer_norm(
         h = input + residual
         return F.layer_norm(h, normalized_shape, _offset(weight, weight_offset), bias, eps), h
     axes = _axes(input, normalized_shape)
-    x, added, gamma, beta = _autocast(input, residual, weight, bias)
+    x, added, gamma, beta = _autocast("layer_norm", input, residual, weight, bias)
     if not _direct(x):
         return torch.ops.normgrad.layer_norm(x, added, gamma, beta, axes, eps, weight_offset)[:2]
     if _recorded(x, added, gamma, beta):
@@ -150,7 +155,7 @@ def rms_norm(
     if not _ours(input):
         return F.rms_norm(input, normalized_shape, _offset(weight, weight_offset), eps)
     axes = _axes(input, normalized_shape)
-    x, gamma = _autocast(input, weight)
+    x, gamma = _autocast("rms_norm", input, weight)
     if eps is None:
         eps = _FLOAT32_EPS
     if not _direct(x):
@@ -178,7 +183,7 @@ def add_rms_norm(
         h = input + residual
         return F.rms_norm(h, normalized_shape, _offset(weight, weight_offset), eps), h
     axes = _axes(input, normalized_shape)
-    x, added, gamma = _autocast(input, residual, weight)
+    x, added, gamma = _autocast("rms_norm", input, residual, weight)
     if eps is None:
         eps = _FLOAT32_EPS
     if not _direct(x):

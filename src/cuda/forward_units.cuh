@@ -45,11 +45,18 @@ struct Centre {
   __device__ float operator()(float x) const { return (x - high) - low; }
 };
 
-// The sum of a unit's first `count` elements, in float64.
+// The sum of a unit's first `count` elements: in float64, or in float32 where that has room for all
+// bits of eight 16-bit numbers (but for some that are thousands of times smaller than others),
+// since a conversion takes as long as eight additions.
 template <class T>
 __device__ double sum_of(const uint4& unit, int count) {
   float values[kUnit<T>];
   unpack<T>(unit, values);
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int e = 0; e < kUnit<T>; ++e) values[e] = e < count ? values[e] : 0;
+    return tree_sum(values);
+  }
   double sum = 0;
 #pragma unroll
   for (int e = 0; e < kUnit<T>; e += 2) {

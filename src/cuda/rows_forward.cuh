@@ -1,9 +1,9 @@
 // LayerNorm and RMSNorm forward: a row's threads, and what they make of it.
 //
-// Sums of x are of float64 throughout: x - mean is to be good to a few roundings of its own size,
-// however close to the mean x is. Squares of x - mean are added in float32 within a unit of 16
-// bytes, pairwise, and in float64 from there on: the units of a thread in order, lanes by a
-// butterfly, warps by another one, the blocks of a cluster in order.
+// Sums of x are exact within a unit of 16 bytes, or nearly (sum_of), and float64 from there on:
+// x - mean is to be good to a few roundings of its own size, however close to the mean x is.
+// Squares of x - mean are added in float32 within a unit, pairwise. From there on: the units of a
+// thread in order, lanes by a butterfly, warps by another one, the blocks of a cluster in order.
 #pragma once
 
 #include "cuda/forward_team.cuh"

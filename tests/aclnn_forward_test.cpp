@@ -79,7 +79,6 @@ TEST(AclnnChain, LayerNorm) {
                        .cols = product(problem.row()),
                        .x = norm[kInput].values(),
                        .dy = norm[kGradOut].values(),
-                       .dh = {},
                        .gamma = norm[kWeight].values(),
                        .mean = exact.mean.values,
                        .spread = exact.spread.values};
@@ -115,7 +114,6 @@ TEST(AclnnChain, RmsNorm) {
                        .rms = true,
                        .x = x.values(),
                        .dy = dy.values(),
-                       .dh = {},
                        .gamma = gamma.values(),
                        .mean = {},
                        .spread = {},
@@ -200,10 +198,10 @@ struct AddLayerNorm {
                           .cols = product(row),
                           .x = sum(),
                           .dy = dy.values(),
-                          .dh = dsum_given ? dsum.values() : std::vector<double>(),
                           .gamma = gamma.values(),
                           .mean = mean.values(),
-                          .spread = rstd.values()});
+                          .spread = rstd.values(),
+                          .dh = dsum_given ? dsum.values() : std::vector<double>()});
   }
 
   std::string wrong_outputs(const Gradients& ref) const {

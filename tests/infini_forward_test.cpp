@@ -141,7 +141,6 @@ TEST(InfiniChain, LayerNorm) {
                                             .cols = kCols,
                                             .x = x.values(),
                                             .dy = dy.values(),
-                                            .dh = {},
                                             .gamma = gamma.values(),
                                             .mean = exact.mean.values,
                                             .spread = exact.spread.values};
@@ -172,7 +171,6 @@ TEST(InfiniChain, RmsNormAndAddRmsNorm) {
                                         .rms = true,
                                         .x = a.values(),
                                         .dy = dy.values(),
-                                        .dh = {},
                                         .gamma = w.values(),
                                         .mean = {},
                                         .spread = {},

@@ -140,7 +140,7 @@ class AnyInstance {
   std::vector<std::span<std::byte>> memories() { return operands_.memories(); }
 
   // After a run: outputs within the bound; inputs, gaps, red zones and absent outputs unchanged.
-  virtual Report check() = 0;
+  virtual Report check() const = 0;
   // Over the elements of all outputs.
   uint64_t hash() const { return operands_.hash(); }
 
@@ -153,7 +153,7 @@ class AnyInstance {
   // Compares an output, if there is one, with the oracle.
   void compare_output(int which, const std::vector<double>& values,
                       const std::vector<double>& scales, double k, int64_t summed, bool telling,
-                      Report& report);
+                      Report& report) const;
   // What the bound does not say: damage, and the share of correctly rounded outputs.
   void finish(Report& report) const;
 
@@ -170,7 +170,7 @@ class Instance : public AnyInstance {
   explicit Instance(const Case& description, uint64_t seed = 1);
   const Call& call() const { return call_; }
   Status plan(Device device, Plan& plan) const override;
-  Report check() override;
+  Report check() const override;
 
  private:
   enum { kX, kDy, kGamma, kMean, kSpread, kDh, kDx, kDgamma, kDbeta };
@@ -178,7 +178,7 @@ class Instance : public AnyInstance {
   void make_tensors();
   void make_inputs(uint64_t seed);
   void make_call();
-  Gradients reference();
+  Gradients reference() const;
 
   Call call_;
 };
@@ -189,7 +189,7 @@ class ForwardInstance : public AnyInstance {
   explicit ForwardInstance(const Case& description, uint64_t seed = 1);
   const ForwardCall& call() const { return call_; }
   Status plan(Device device, Plan& plan) const override;
-  Report check() override;
+  Report check() const override;
 
  private:
   enum {
@@ -209,7 +209,7 @@ class ForwardInstance : public AnyInstance {
   void make_tensors();
   void make_inputs(uint64_t seed);
   void make_call();
-  Normalized reference();
+  Normalized reference() const;
 
   ForwardCall call_;
 };

@@ -50,8 +50,8 @@ std::optional<Tensor> AnyInstance::tensor_of(int which) const {
 
 void AnyInstance::compare_output(int which, const std::vector<double>& values,
                                  const std::vector<double>& scales, double k, int64_t summed,
-                                 bool telling, Report& report) {
-  Placed& output = operands_[which];
+                                 bool telling, Report& report) const {
+  const Placed& output = operands_[which];
   if (!output.written()) return;
   const auto fail = [&](const std::string& why) {
     if (report.ok) report.why = why;
@@ -90,7 +90,7 @@ void AnyInstance::finish(Report& report) const {
   if (std::string what = operands_.damage(); !what.empty()) fail(what);
 }
 
-Gradients Instance::reference() {
+Gradients Instance::reference() const {
   const Buffers inputs = operands_.inputs();
   Gradients result;
   if (const auto* layer_norm = std::get_if<LayerNormBackward>(&call_)) {
@@ -120,7 +120,7 @@ Gradients Instance::reference() {
   return result;
 }
 
-Report Instance::check() {
+Report Instance::check() const {
   Report report;
   const Gradients ref = reference();
   const bool telling =

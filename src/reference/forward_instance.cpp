@@ -137,14 +137,14 @@ Status ForwardInstance::plan(Device device, Plan& plan) const {
   return std::visit([&](const auto& call) { return Plan::create(call, device, plan); }, call_);
 }
 
-Normalized ForwardInstance::reference() {
+Normalized ForwardInstance::reference() const {
   const Buffers inputs = operands_.inputs();
   if (const auto* call = std::get_if<LayerNorm>(&call_)) return layer_norm(*call, inputs);
   if (const auto* call = std::get_if<RmsNorm>(&call_)) return rms_norm(*call, inputs);
   return batch_norm(std::get<BatchNorm>(call_), inputs);
 }
 
-Report ForwardInstance::check() {
+Report ForwardInstance::check() const {
   Report report;
   const Normalized ref = reference();
   const ForwardGates& gates = case_.random ? kRandomForward : kProvenForward;

@@ -10,9 +10,9 @@ constexpr size_t kAlignment = 64;
 
 }  // namespace
 
-void* Placed::data() {
+void* Placed::data() const {
   if (count(tensor) == 0) return nullptr;
-  return host ? host->data() : memory.data() + first;
+  return host ? host->data() : const_cast<std::byte*>(memory.data()) + first;
 }
 
 void PlacedOperands::allocate(int offset) {
@@ -57,9 +57,9 @@ std::vector<std::span<std::byte>> PlacedOperands::memories() {
   return all;
 }
 
-Buffers PlacedOperands::buffers() {
+Buffers PlacedOperands::buffers() const {
   Buffers buffers;
-  for (Placed& operand : operands_) {
+  for (const Placed& operand : operands_) {
     if (operand.output) {
       buffers.*operand.output = operand.data();
     } else if (operand.use != Use::kAbsent) {
@@ -69,11 +69,11 @@ Buffers PlacedOperands::buffers() {
   return buffers;
 }
 
-Buffers PlacedOperands::inputs() {
+Buffers PlacedOperands::inputs() const {
   Buffers buffers = this->buffers();
-  for (Placed& operand : operands_) {
+  for (const Placed& operand : operands_) {
     if (operand.before.empty() || count(operand.tensor) == 0) continue;
-    std::byte* data = operand.before.data() + operand.first;
+    std::byte* data = const_cast<std::byte*>(operand.before.data()) + operand.first;
     if (operand.output) {
       buffers.*operand.output = data;
     } else {

@@ -34,7 +34,7 @@ struct Placed {
   uint64_t hash = 0;                   // of the memory of an input
 
   bool written() const { return use == Use::kOutput || use == Use::kUpdated; }
-  void* data();  // null if there are no elements
+  void* data() const;  // as a call takes it; null if there are no elements
 };
 
 class PlacedOperands {
@@ -54,9 +54,9 @@ class PlacedOperands {
   std::vector<std::span<std::byte>> memories();
 
   // The pointers of the call. Absent outputs keep theirs: the call must not follow them.
-  Buffers buffers();
+  Buffers buffers() const;
   // The same, but inputs are what they were before the call.
-  Buffers inputs();
+  Buffers inputs() const;
 
   // What was written anywhere but in the elements of outputs; empty: nothing.
   std::string damage() const;

@@ -52,11 +52,11 @@ struct Rows {
   int64_t rows = 0, cols = 0;
   bool rms = false;           // RMSNorm: no mean; spread is rstd, or empty: r comes from x
   std::vector<double> x, dy;  // (rows, cols)
-  std::vector<double> dh;     // (rows, cols), or empty
   std::vector<double> gamma;  // (cols), with its offset
   Statistics statistics = Statistics::kMeanRstd;
   std::vector<double> mean, spread;  // (rows); no mean with kXHatStd
   double eps = 0;
+  std::vector<double> dh = {};  // (rows, cols), or empty
 };
 Gradients rows_backward(const Rows& data);
 

@@ -139,16 +139,14 @@ Status check_no_dh(const char* kernel, const RowsProblem& problem) {
 }
 
 Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  if (problem.has_dh) return choose_split_rows(problem, kernel);
   if (is_small(problem) && choose_small_rows(problem, kernel).ok()) return {};
   return choose_ring_rows(problem, kernel);
 }
 
 Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
-  NORMGRAD_RETURN_IF_ERROR(check_no_dh("rows_ring", problem));
   const RowsGeometry geometry = geometry_of(problem);
   if (suits_across(problem, geometry) && choose_rows_across(problem, kernel).ok()) return {};
-  if (geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
+  if (problem.has_dh || geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
     return choose_split_rows(problem, kernel);
   }
   kernel = {geometry.cluster > 1 ? "rows_cluster" : "rows_ring",

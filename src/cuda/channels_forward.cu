@@ -12,7 +12,6 @@
 #include "cuda/channels.hpp"
 #include "cuda/channels_forward.cuh"
 #include "cuda/channels_forward_columns.cuh"
-#include "cuda/device.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.cuh"
 #include "ops/operands.hpp"

@@ -9,8 +9,7 @@ namespace normgrad::cpu {
 // Bytes of second-level cache that one core has.
 int64_t core_cache_bytes();
 
-// From this many bytes of x, dy and dx together on, dx is stored past the caches: a plain store
-// reads the line first, and evicts what somebody may still want.
+// From this many bytes of x, dy and dx together on, the caches do not hold them.
 int64_t streaming_bytes();
 
 }  // namespace normgrad::cpu

@@ -16,6 +16,7 @@
 
 #include "cpu/caches.hpp"
 #include "cpu/channels_last_workspace.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
 
@@ -68,7 +69,8 @@ class ChannelsLastRun {
     const int64_t bytes = 3 * layout_.count * problem.channels * kSize;
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
     far_ = bytes > core_cache_bytes();
-    streaming_ = bytes > streaming_bytes() && problem.has_dx && !in_place;
+    streaming_ = problem.has_dx && !in_place &&
+                 stored_past_caches(written(buffers.dx, problem.dx, bytes / 3), bytes);
     // Folded rows go on over the end of a sample: in the next they may start at any multiple of
     // what fold and length share.
     const int64_t start = layout_.dx.sample == 0 ? w_.fold : std::gcd(w_.fold, layout_.dx.length);

@@ -14,6 +14,7 @@
 #include "cpu/caches.hpp"
 #include "cpu/channels_last_workspace.hpp"
 #include "cpu/forward_channel.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/targets.hpp"
 
@@ -108,7 +109,8 @@ class ChannelsLastForwardRun {
         scales_{w_.scalar(1), w_.scalar(2), w_.scalar(3), w_.scalar(4)} {
     constexpr int64_t kLine = 64;
     far_ = bytes() > core_cache_bytes();
-    streaming_ = bytes() > streaming_bytes() && buffers.y != buffers.x &&
+    streaming_ = problem.has_y && buffers.y != buffers.x &&
+                 stored_past_caches(written(buffers.y, problem.y, bytes() / 2), bytes()) &&
                  reinterpret_cast<uintptr_t>(buffers.y) % kLine == 0 &&
                  positions_.y.step * w_.fold * kSize % kLine == 0 &&
                  positions_.y.sample * kSize % kLine == 0;

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "cpu/caches.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
 #include "cpu/targets.hpp"
@@ -76,7 +77,8 @@ class PlanesRun {
         elements_(batch_elements(problem, buffers)) {
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
     asks_ = bytes() > core_cache_bytes();
-    streaming_ = bytes() > streaming_bytes() && !in_place;
+    streaming_ = problem.has_dx && !in_place &&
+                 stored_past_caches(written(buffers.dx, problem.dx, bytes() / 3), bytes());
     const int64_t length = problem.length;
     dense_ = length >= pair_lanes() && pieces_.whole() && problem.x.channel == length &&
              problem.dy.channel == length && problem.dx.channel == length;

@@ -12,6 +12,7 @@
 
 #include "cpu/caches.hpp"
 #include "cpu/forward_channel.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
 #include "cpu/targets.hpp"
@@ -191,7 +192,8 @@ class PlanesForwardRun {
   PlanesForwardRun(const ChannelsForwardProblem& problem, const Buffers& buffers, void* memory)
       : problem_(problem), buffers_(buffers), workspace_(problem, memory), pieces_(problem) {
     // Short runs leave too many lines that are not whole.
-    streaming_ = bytes() > streaming_bytes() && buffers.y != buffers.x &&
+    streaming_ = problem.has_y && buffers.y != buffers.x &&
+                 stored_past_caches(written(buffers.y, problem.y, bytes() / 2), bytes()) &&
                  problem.length * kSize >= kLeastStreamed;
   }
 

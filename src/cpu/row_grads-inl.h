@@ -20,9 +20,13 @@ HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows are taken four at a time: the column sums are then read and written once for four rows, and
-// a chunk of 32 is 8 additions deep.
+// Rows are taken four at a time, tile by tile and two by two: the column sums of a tile stay in the
+// first-level cache meanwhile. Rows may lie a power of two apart, and x, dy and dx as well; then
+// all their lines compete for one set of that cache, which has eight places: 4096 columns of four
+// rows at once took 4.9 ns per element, other numbers of columns 2.1.
 inline constexpr int kGroup = 4;
+inline constexpr int kAtOnce = 2;
+inline constexpr int64_t kGradTile = 512;
 
 // What the second look reads and writes of up to 4 rows.
 template <class T>
@@ -54,26 +58,27 @@ enum class Flow {
   kWithDh,     // as kPlain, and dh is added
 };
 
-// kParams: dgamma and, unless it is RMSNorm, dbeta. The terms of a column are added to the chunk's
-// sum as (t0 + t1) + (t2 + t3): missing rows count as zeros. gamma and the sums stand in the order
-// of pairs. kWhole: there are four rows. Else there are up to four, and the pointers to what is not
-// there or not wanted are null: few rows come this way, so it is compiled once for all sets of
-// outputs. With dh, four rows are compiled for one set: the sums that are not wanted are null, too.
+// Two rows of a group. kParams: dgamma and, unless it is RMSNorm, dbeta. The terms of a column are
+// added to the chunk's sum as (sum + (t0 + t1)) + (t2 + t3): missing rows count as zeros. gamma and
+// the sums stand in the order of pairs. kWhole: there are four rows. Else there are up to four, and
+// the pointers to what is not there or not wanted are null: few rows come this way, so it is
+// compiled once for all sets of outputs. With dh, four rows are compiled for one set: the sums that
+// are not wanted are null, too.
 template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlow>
 class RowGrads {
  public:
   // All by value: what is stored might otherwise be a pointer or a scalar, and would be read anew
   // for every vector.
-  HWY_INLINE RowGrads(const RowGroup<T>& rows, const float* gamma, float* dgamma, float* dbeta)
-      : count_(rows.count),
-        x_{rows.x[0], rows.x[1], rows.x[2], rows.x[3]},
-        dy_{rows.dy[0], rows.dy[1], rows.dy[2], rows.dy[3]},
-        dh_{rows.dh[0], rows.dh[1], rows.dh[2], rows.dh[3]},
-        dx_{rows.dx[0], rows.dx[1], rows.dx[2], rows.dx[3]},
-        scalars_{ScalarVecs(rows.scalars[0]), ScalarVecs(rows.scalars[1]),
-                 ScalarVecs(rows.scalars[2]), ScalarVecs(rows.scalars[3])},
+  HWY_INLINE RowGrads(const RowGroup<T>& rows, int k, const float* gamma, float* dgamma,
+                      float* dbeta)
+      : count_(rows.count - k),
+        x_{rows.x[k], rows.x[k + 1]},
+        dy_{rows.dy[k], rows.dy[k + 1]},
+        dh_{rows.dh[k], rows.dh[k + 1]},
+        dx_{rows.dx[k], rows.dx[k + 1]},
+        scalars_{ScalarVecs(rows.scalars[k]), ScalarVecs(rows.scalars[k + 1])},
         dy_ahead_(rows.dy_ahead),
-        kept_(kept_sums(rows.first)),
+        kept_(kept_sums(rows.first && k == 0)),
         gamma_(gamma),
         dgamma_(dgamma),
         dbeta_(dbeta) {}
@@ -83,24 +88,18 @@ class RowGrads {
     return hn::FirstN(Floats(), first ? 0 : static_cast<size_t>(lanes()));
   }
 
-  // The terms of four rows, one column per lane: ((t0 + t1), (t2 + t3)).
+  // The terms of two rows, one column per lane.
   struct Terms {
-    FloatVec dgamma[2], dbeta[2];
+    FloatVec dgamma, dbeta;
 
-    HWY_INLINE Terms() {
-      for (int half = 0; half < 2; ++half) dgamma[half] = dbeta[half] = hn::Zero(Floats());
-    }
+    HWY_INLINE Terms() : dgamma(hn::Zero(Floats())), dbeta(dgamma) {}
 
     template <int kRow>
     HWY_INLINE void add(FloatVec dy, FloatVec x_hat) {
       if constexpr (kParams) {
-        FloatVec& sum = dgamma[kRow / 2];
-        sum = kRow % 2 == 0 ? hn::Mul(dy, x_hat) : hn::MulAdd(dy, x_hat, sum);
+        dgamma = kRow == 0 ? hn::Mul(dy, x_hat) : hn::MulAdd(dy, x_hat, dgamma);
       }
-      if constexpr (kBeta) {
-        FloatVec& sum = dbeta[kRow / 2];
-        sum = kRow % 2 == 0 ? dy : hn::Add(sum, dy);
-      }
+      if constexpr (kBeta) dbeta = kRow == 0 ? dy : hn::Add(dbeta, dy);
     }
   };
 
@@ -113,10 +112,8 @@ class RowGrads {
       if constexpr (kBeta) dbeta = hn::MaskedLoad(kept, Floats(), dbeta_sums);
     }
     HWY_INLINE void add(const Terms& terms) {
-      if constexpr (kParams) {
-        dgamma = hn::Add(dgamma, hn::Add(terms.dgamma[0], terms.dgamma[1]));
-      }
-      if constexpr (kBeta) dbeta = hn::Add(dbeta, hn::Add(terms.dbeta[0], terms.dbeta[1]));
+      if constexpr (kParams) dgamma = hn::Add(dgamma, terms.dgamma);
+      if constexpr (kBeta) dbeta = hn::Add(dbeta, terms.dbeta);
     }
     HWY_INLINE void write(float* dgamma_sums, float* dbeta_sums) const {
       if constexpr (kParams) store(dgamma, dgamma_sums);
@@ -168,7 +165,7 @@ class RowGrads {
 
   template <int kRow>
   HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
-    if constexpr (kRow < kGroup) {
+    if constexpr (kRow < kAtOnce) {
       if (!kWhole && kRow >= count_) return;
       const FloatPair x = load_pair(x_[kRow] + c), dy = load_pair(dy_[kRow] + c);
       const FloatPair dx = plus_dh<kRow>({row<kRow>(scalars_[kRow], x.a, dy.a, gamma.a, a),
@@ -192,7 +189,7 @@ class RowGrads {
 
   template <bool kTail, int kRow>
   HWY_INLINE void vector_of_row(int64_t c, int64_t count, FloatVec gamma, Terms& terms) const {
-    if constexpr (kRow < kGroup) {
+    if constexpr (kRow < kAtOnce) {
       if (!kWhole && kRow >= count_) return;
       const FloatVec x = load_some<kTail>(x_[kRow] + c, count);
       const FloatVec dy = load_some<kTail>(dy_[kRow] + c, count);
@@ -220,11 +217,11 @@ class RowGrads {
   }
 
   const int64_t count_;
-  const T* const x_[kGroup];
-  const T* const dy_[kGroup];
-  const T* const dh_[kGroup];
-  T* const dx_[kGroup];
-  const ScalarVecs scalars_[kGroup];
+  const T* const x_[kAtOnce];
+  const T* const dy_[kAtOnce];
+  const T* const dh_[kAtOnce];
+  T* const dx_[kAtOnce];
+  const ScalarVecs scalars_[kAtOnce];
   const int64_t dy_ahead_;
   const FloatMask kept_;
   const float* gamma_;
@@ -235,8 +232,12 @@ class RowGrads {
 template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlow>
 HWY_NOINLINE void row_grads(const RowGroup<T>& rows, const float* gamma, float* dgamma,
                             float* dbeta, int64_t begin, int64_t end, int64_t cols) {
-  const RowGrads<kWhole, T, kForm, kDx, kParams, kFlow> grads(rows, gamma, dgamma, dbeta);
-  grads.run(begin, end, cols);
+  for (int64_t c = begin; c < end; c += kGradTile) {
+    for (int k = 0; k == 0 || k < rows.count; k += kAtOnce) {
+      const RowGrads<kWhole, T, kForm, kDx, kParams, kFlow> grads(rows, k, gamma, dgamma, dbeta);
+      grads.run(c, HWY_MIN(c + kGradTile, end), cols);
+    }
+  }
 }
 
 // The second look at a whole batch of rows of a few vectors: the column sums stay in registers from
@@ -277,7 +278,7 @@ class ShortRows {
 
   template <int kRow>
   HWY_INLINE void pair_of_row(int64_t k, int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
-    if constexpr (kRow < kGroup) {
+    if constexpr (kRow < kAtOnce) {
       const FloatPair x = load_pair(x_[k + kRow] + c), dy = load_pair(dy_[k + kRow] + c);
       const FloatPair dx = {row<kRow>(k, x.a, dy.a, gamma.a, a),
                             row<kRow>(k, x.b, dy.b, gamma.b, b)};
@@ -293,7 +294,7 @@ class ShortRows {
     const FloatPair gamma = load_pair(gamma_ + c);
     typename Grads::Sums a(kept_, dgamma_ + c, dbeta_ + c);
     typename Grads::Sums b(kept_, dgamma_ + c + lanes(), dbeta_ + c + lanes());
-    for (int64_t k = 0; k < count_; k += kGroup) {
+    for (int64_t k = 0; k < count_; k += kAtOnce) {
       Terms a_terms, b_terms;
       pair_of_row<0>(k, c, gamma, a_terms, b_terms);
       a.add(a_terms);
@@ -306,7 +307,7 @@ class ShortRows {
   template <bool kTail, int kRow>
   HWY_INLINE void vector_of_row(int64_t k, int64_t c, int64_t count, FloatVec gamma,
                                 Terms& terms) const {
-    if constexpr (kRow < kGroup) {
+    if constexpr (kRow < kAtOnce) {
       const FloatVec x = load_some<kTail>(x_[k + kRow] + c, count);
       const FloatVec dy = load_some<kTail>(dy_[k + kRow] + c, count);
       const FloatVec dx = row<kRow>(k, x, dy, gamma, terms);
@@ -322,7 +323,7 @@ class ShortRows {
   HWY_INLINE void vector(int64_t c, int64_t count) const {
     const FloatVec gamma = load(gamma_ + c);
     typename Grads::Sums sums(kept_, dgamma_ + c, dbeta_ + c);
-    for (int64_t k = 0; k < count_; k += kGroup) {
+    for (int64_t k = 0; k < count_; k += kAtOnce) {
       Terms terms;
       vector_of_row<kTail, 0>(k, c, count, gamma, terms);
       sums.add(terms);
@@ -330,7 +331,7 @@ class ShortRows {
     sums.write(dgamma_ + c, dbeta_ + c);
   }
 
-  const int64_t count_;  // a multiple of kGroup
+  const int64_t count_;  // a multiple of two
   const FloatMask kept_;
   const T* const* x_;
   const T* const* dy_;

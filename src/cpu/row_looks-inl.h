@@ -13,6 +13,7 @@
 #include "cpu/caches.hpp"
 #include "cpu/column_tree-inl.h"
 #include "cpu/normalizer.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/row_batch-inl.h"
 #include "cpu/row_cursor.hpp"
@@ -42,8 +43,10 @@ class RowsRun {
         kernels_(choose_kernels<T, kForm>(dx_, params_)) {
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy ||
                           (problem.has_dh && buffers.dx == buffers.dh);
-    if ((3 + problem.has_dh) * problem.rows * problem.cols * kSize > streaming_bytes()) {
-      flow_ = dx_ && !in_place ? Flow::kStreaming : Flow::kPlain;
+    const int64_t bytes = problem.rows * problem.cols * kSize, moved = (3 + problem.has_dh) * bytes;
+    if (moved > streaming_bytes()) flow_ = Flow::kPlain;
+    if (dx_ && !in_place && stored_past_caches(written(buffers.dx, problem.dx, bytes), moved)) {
+      flow_ = Flow::kStreaming;
     }
     aligned_ = reinterpret_cast<uintptr_t>(buffers.dx) % kLine == 0;
     const int64_t unit = problem.cols < pair_lanes() ? lanes() * kSize : kLine;

@@ -17,6 +17,7 @@
 #include "cpu/caches.hpp"
 #include "cpu/moments.hpp"
 #include "cpu/normalizer.hpp"
+#include "cpu/pages.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/row_cursor.hpp"
 #include "cpu/row_sums.hpp"
@@ -74,7 +75,7 @@ class RowsForwardRun {
         beta_(beta),
         moments_(moments),
         segments_((problem.cols + kSegment - 1) / kSegment),
-        streaming_(bytes() > streaming_bytes() && can_stream(problem.has_y, buffers.y, problem.y) &&
+        streaming_(can_stream(problem.has_y, buffers.y, problem.y) &&
                    can_stream(problem.has_x_hat, buffers.x_hat, problem.x_hat)) {}
 
   void run() const {
@@ -102,14 +103,15 @@ class RowsForwardRun {
   bool writes() const { return problem_.has_y || problem_.has_x_hat; }
 
   // Past the caches: nothing that is in them anyway, and only from cache lines' beginnings on.
-  bool can_stream(bool wanted, const void* data, const RowsShape::LeadStrides& strides) const {
+  bool can_stream(bool wanted, void* data, const RowsShape::LeadStrides& strides) const {
     if (!wanted) return true;
     bool can = data != buffers_.x && data != buffers_.residual &&
                reinterpret_cast<uintptr_t>(data) % kLine == 0;
     for (int axis = 0; axis < problem_.lead_rank; ++axis) {
       can = can && strides[axis] * kSize % kLine == 0;
     }
-    return can;
+    const Written output = written(data, strides, problem_.rows * problem_.cols * kSize);
+    return stored_past_caches(output, bytes()) && can;
   }
 
   bool shares_columns() const {

@@ -1,0 +1,7 @@
+#include "normgrad/communicator.hpp"
+
+namespace normgrad {
+
+Communicator::~Communicator() = default;
+
+}  // namespace normgrad

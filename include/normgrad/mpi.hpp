@@ -9,6 +9,13 @@
 // more.
 #pragma once
 
+// MPI's C interface alone: its C++ bindings are another library.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
 #include <chrono>

@@ -2,12 +2,10 @@
 // different things find out instead of mixing up their data, then the data.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstring>
 #include <string>
 
-#include "normgrad/communicator.hpp"
+#include "normgrad/mpi.hpp"
 
 namespace normgrad::comm {
 

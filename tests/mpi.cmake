@@ -25,3 +25,23 @@ normgrad_mpi_program(mpi_communicator)
 foreach(ranks 1 2 3 8)
   normgrad_mpi_run(mpi_communicator_${ranks} mpi_communicator ${ranks})
 endforeach()
+
+normgrad_mpi_program(sync_batch_norm)
+foreach(ranks 1 2 3 4 8)
+  normgrad_mpi_run(sync_batch_norm_${ranks} sync_batch_norm ${ranks})
+endforeach()
+
+# normgrad_mpi_script(NAME SCRIPT ARGUMENTS...)
+function(normgrad_mpi_script name script)
+  add_test(NAME ${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/${script} ${MPIEXEC_EXECUTABLE} ${ARGN})
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT 900 RESOURCE_LOCK mpi ENVIRONMENT "${mpi_environment}")
+endfunction()
+
+# A rank dies or stalls.
+add_executable(mpi_fault mpi_fault.cpp)
+normgrad_target(mpi_fault)
+target_link_libraries(mpi_fault PRIVATE normgrad_mpi)
+normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 3)
+normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 50)
+set_tests_properties(mpi_fault_long PROPERTIES LABELS long)

@@ -14,15 +14,16 @@ class Failures : public testing::EmptyTestEventListener {
   explicit Failures(int rank) : rank_(rank) {}
 
  private:
+  void OnTestStart(const testing::TestInfo& test) override { test_ = test.name(); }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::fprintf(stderr, "rank %d, %s: %s:%d: %s\n", rank_, test ? test->name() : "",
+    std::fprintf(stderr, "rank %d, %s: %s:%d: %s\n", rank_, test_.c_str(),
                  result.file_name() ? result.file_name() : "", result.line_number(),
                  result.message());
   }
 
   int rank_;
+  std::string test_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace normgrad {
 
 // A communicator over all ranks. Tests that fail on one rank end on the others at the deadline.
-inline std::unique_ptr<Communicator> world(double deadline = 20) {
+inline std::unique_ptr<Communicator> world(double deadline = 5) {
   std::unique_ptr<Communicator> communicator;
   const Status status =
       mpi_communicator(MPI_COMM_WORLD, std::chrono::duration<double>(deadline), communicator);

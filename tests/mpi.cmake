@@ -45,3 +45,10 @@ target_link_libraries(mpi_fault PRIVATE normgrad_mpi)
 normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 3)
 normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 50)
 set_tests_properties(mpi_fault_long PROPERTIES LABELS long)
+
+# Other algorithms and networks.
+normgrad_mpi_script(mpi_topologies mpi_topologies_test.sh $<TARGET_FILE:sync_batch_norm_test>)
+normgrad_mpi_run(mpi_communicator_tcp mpi_communicator 4
+  --mca btl tcp,self --mca coll_libnbc_iallgather_algorithm 2)
+normgrad_mpi_script(mpi_network mpi_network_test.sh $<TARGET_FILE:example_sync_batch_norm_mpi>)
+set_tests_properties(mpi_network PROPERTIES SKIP_RETURN_CODE 77)

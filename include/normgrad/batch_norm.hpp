@@ -39,4 +39,42 @@ struct BatchNorm {
   OperandNames names = {};
 };
 
+// The same in two steps, for a batch that is spread over processes: each makes the moments of its
+// part, they are gathered, and each normalizes its part with the moments of the whole.
+//
+//   mean = mean(x), squares = sum of (x - mean)^2, count = elements per channel     of a part
+//
+// Of P parts, count-weighted and in float64: mean = sum of count * mean / sum of count,
+// variance = sum of (squares + count * (part's mean - mean)^2) / sum of count. The order of these
+// sums is a function of P alone, so that all processes get the same bits. Parts without elements
+// count for nothing, whatever their moments are; if there is nothing else, it is a batch of
+// nothing.
+struct BatchNormReduce {
+  Tensor x;  // 2 to 8 axes
+  int channel_axis = 1;
+  Tensor mean;                       // (C), also f64; of nothing: 0. Written to saved_mean
+  Tensor squares;                    // (C), also f64
+  std::optional<Tensor> count = {};  // one element, i64
+  OperandNames names = {};
+};
+
+struct BatchNormElementwise {
+  Tensor x;                          // 2 to 8 axes: the part of this process
+  std::optional<Tensor> gamma = {};  // (C); absent: ones
+  std::optional<Tensor> beta = {};   // (C); absent: zeros
+  double eps = 1e-5;
+  int channel_axis = 1;
+  Tensor mean;     // (P, C), also f64: of each part
+  Tensor squares;  // (P, C), also f64
+  Tensor count;    // (P), also i64 or i32: elements per channel of each part
+  std::optional<Tensor> running_mean = {};      // (C); both or none
+  std::optional<Tensor> running_variance = {};  // (C)
+  double momentum = 0.1;
+  std::optional<Tensor> y = {};           // shape and type of x, may be exactly x
+  std::optional<Tensor> saved_mean = {};  // (C): of the whole batch
+  std::optional<Tensor> saved_spread = {};
+  Statistics statistics = Statistics::kMeanVariance;  // what saved_spread is; not kXHatStd
+  OperandNames names = {};
+};
+
 }  // namespace normgrad

@@ -33,8 +33,9 @@ struct BatchNormBackward {
 };
 
 // The same in two steps, for a batch that is spread over processes: each makes its sums, they are
-// added up over all processes, and each makes its dx from the totals. dgamma and dbeta stay those
-// of the process.
+// added up over all processes or gathered, and each makes its dx from the totals. dgamma and dbeta
+// stay those of the process. Gathered sums are added up in float64, in an order that is a function
+// of their number alone.
 //
 //   sum_dy = sum of dy,  sum_dy_xmu = sum of dy * (x - mean)
 //   dx     = gamma * r * (dy - sum_dy / count - x_hat * r * sum_dy_xmu / count)
@@ -44,8 +45,9 @@ struct BatchNormReduceBackward {
   Tensor mean;    // (C): of the whole batch
   Tensor spread;  // (C): rstd
   int channel_axis = 1;
-  std::optional<Tensor> sum_dy = {};  // (C); an absent output is not computed
+  std::optional<Tensor> sum_dy = {};  // (C), also f64; an absent output is not computed
   std::optional<Tensor> sum_dy_xmu = {};
+  std::optional<Tensor> count = {};  // one element, i64: elements per channel
   std::optional<Tensor> dgamma = {};
   std::optional<Tensor> dbeta = {};
   OperandNames names = {};
@@ -58,9 +60,9 @@ struct BatchNormElementwiseBackward {
   Tensor mean;                       // (C): of the whole batch
   Tensor spread;                     // (C): rstd
   int channel_axis = 1;
-  Tensor sum_dy;      // (C): of the whole batch
-  Tensor sum_dy_xmu;  // (C)
-  Tensor count;       // elements per channel of each process, also i32; their sum is what counts
+  Tensor sum_dy;      // (C) of the whole batch, or (P, C) of each process; also f64
+  Tensor sum_dy_xmu;  // the same
+  Tensor count;       // (P), also i64 or i32: elements per channel; their sum is what counts
   Tensor dx;          // shape of x
   OperandNames names = {};
 };

@@ -22,8 +22,8 @@
 
 namespace normgrad {
 
-enum class Reduction { kSum, kProduct, kMax, kMin, kAverage };
-enum class Element { kF32, kF16, kBF16, kF64, kI32, kI64, kU32, kU64 };
+enum class Reduction : uint8_t { kSum, kProduct, kMax, kMin, kAverage };
+enum class Element : uint8_t { kF32, kF16, kBF16, kF64, kI32, kI64, kU32, kU64 };
 
 constexpr const char* name_of(Reduction reduction) {
   constexpr const char* kNames[] = {"sum", "product", "max", "min", "average"};

@@ -14,6 +14,8 @@ namespace normgrad {
 struct LayerNorm;
 struct RmsNorm;
 struct BatchNorm;
+struct BatchNormReduce;
+struct BatchNormElementwise;
 struct LayerNormBackward;
 struct RmsNormBackward;
 struct BatchNormBackward;
@@ -34,10 +36,12 @@ struct Buffers {
   void* dx = nullptr;
   void* dgamma = nullptr;
   void* dbeta = nullptr;
-  // Of a BatchNorm in two steps: the first writes the sums, the second reads them.
+  // Of a BatchNorm in two steps: the first writes these, the second reads them. (BatchNormReduce
+  // writes its mean to saved_mean; BatchNormElementwise reads mean, and saves to saved_mean.)
   void* sum_dy = nullptr;
   void* sum_dy_xmu = nullptr;
-  const void* count = nullptr;
+  void* count = nullptr;
+  void* squares = nullptr;
   // Of a gradient with a residual.
   const void* dh = nullptr;
   // Of the forward operators; what they save is what the gradients take.
@@ -66,12 +70,15 @@ struct OperandNames {
   const char* sum_dy = "sum_dy";
   const char* sum_dy_xmu = "sum_dy_xmu";
   const char* count = "count";
+  const char* squares = "squares";
   const char* dh = "dh";
   const char* residual = "residual";
   const char* beta = "beta";
   const char* y = "y";
   const char* h = "h";
   const char* x_hat = "x_hat";
+  const char* saved_mean = "saved_mean";  // of BatchNormElementwise, which has two means
+  const char* saved_spread = "saved_spread";
   const char* running_mean = "running_mean";
   const char* running_variance = "running_variance";
   const char* eps = "eps";
@@ -86,6 +93,8 @@ class NORMGRAD_EXPORT Plan {
   explicit Plan(const LayerNorm& call, Device device = Device::kCpu);
   explicit Plan(const RmsNorm& call, Device device = Device::kCpu);
   explicit Plan(const BatchNorm& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNormReduce& call, Device device = Device::kCpu);
+  explicit Plan(const BatchNormElementwise& call, Device device = Device::kCpu);
   explicit Plan(const LayerNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const RmsNormBackward& call, Device device = Device::kCpu);
   explicit Plan(const BatchNormBackward& call, Device device = Device::kCpu);
@@ -96,6 +105,8 @@ class NORMGRAD_EXPORT Plan {
   static Status create(const LayerNorm& call, Device device, Plan& plan) noexcept;
   static Status create(const RmsNorm& call, Device device, Plan& plan) noexcept;
   static Status create(const BatchNorm& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNormReduce& call, Device device, Plan& plan) noexcept;
+  static Status create(const BatchNormElementwise& call, Device device, Plan& plan) noexcept;
   static Status create(const LayerNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const RmsNormBackward& call, Device device, Plan& plan) noexcept;
   static Status create(const BatchNormBackward& call, Device device, Plan& plan) noexcept;

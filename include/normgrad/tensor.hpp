@@ -12,13 +12,16 @@ enum class DType {
   kF16,
   kBF16,
   kI32,  // for counts only
+  kF64,  // for the sums and moments between the steps of a BatchNorm only
+  kI64,  // for counts only
 };
 
 constexpr size_t size_of(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? 2 : 4;
+  constexpr size_t kSizes[] = {4, 2, 2, 4, 8, 8};
+  return kSizes[static_cast<int>(dtype)];
 }
 constexpr const char* name_of(DType dtype) {
-  constexpr const char* kNames[] = {"f32", "f16", "bf16", "i32"};
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "i32", "f64", "i64"};
   return kNames[static_cast<int>(dtype)];
 }
 

@@ -26,7 +26,9 @@ inline double batch_elements(const ChannelsProblem& problem, const Buffers& buff
     return static_cast<double>(problem.samples * problem.length);
   }
   double count = 0;
-  for (int64_t i = 0; i < problem.counts; ++i) count += load_value(problem.count, buffers.count, i);
+  for (int64_t i = 0; i < problem.counts; ++i) {
+    count += load_step_value(problem.count.dtype, buffers.count, i * problem.count.stride);
+  }
   return count;
 }
 
@@ -82,6 +84,26 @@ WideSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64
   return sums;
 }
 
+// The sums of a channel over the whole batch, from those of its parts, in their order.
+inline ChannelSums given_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c) {
+  ChannelSums sums;
+  for (int64_t part = 0; part < problem.parts; ++part) {
+    sums.dy += load_part(problem.sum_dy, buffers.sum_dy, part, c);
+    sums.dy_centred += load_part(problem.sum_dy_xmu, buffers.sum_dy_xmu, part, c);
+  }
+  return sums;
+}
+
+// What the first step leaves to the second.
+inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                       const WideSums& sums) {
+  if (problem.sum_dy.present) store_step_value(problem.sum_dy, buffers.sum_dy, c, sums.dy);
+  if (problem.sum_dy_xmu.present) {
+    store_step_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, sums.dy_xmu);
+  }
+  if (problem.count.present && c == 0) store_count(problem, buffers.count);
+}
+
 // From the channel's sums: what is made of them, and the scalars for dx. `elements`: of the whole
 // batch.
 template <class T>
@@ -91,8 +113,9 @@ void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int6
   channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
   WideSums total;  // sums over nothing are 0, whatever the statistics of nothing are
   if (problem.step == ChannelsStep::kElementwise) {
-    total.dy = load_value(problem.sum_dy, buffers.sum_dy, c);
-    total.dy_x_hat = n.zero ? 0 : n.scale * load_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c);
+    const ChannelSums given = given_sums(problem, buffers, c);
+    total.dy = given.dy;
+    total.dy_x_hat = n.zero ? 0 : n.scale * given.dy_centred;
   } else if (elements > 0 && needs_sums(problem)) {
     total = {sums.dy, sums.dy_centred, n.scale * sums.dy_centred};
   }
@@ -109,12 +132,7 @@ void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int6
   }
   if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, total.dy_x_hat);
   if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, total.dy);
-  if (problem.step == ChannelsStep::kReduce) {
-    if (problem.sum_dy.present) store_value(problem.sum_dy, buffers.sum_dy, c, total.dy);
-    if (problem.sum_dy_xmu.present) {
-      store_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, total.dy_xmu);
-    }
-  }
+  if (problem.step == ChannelsStep::kReduce) store_sums(problem, buffers, c, total);
   channel.scalars = {static_cast<float>(n.mean), static_cast<float>(n.scale),
                      static_cast<float>(channel.gain), static_cast<float>(channel.c1),
                      static_cast<float>(channel.c2)};

@@ -118,7 +118,7 @@ class ChannelsLastForwardRun {
     for (int64_t i = 0; i < w_.kScalars; ++i) {
       std::fill(w_.scalar(i) + w_.columns, w_.scalar(i) + w_.padded, 0.0f);
     }
-    const bool summed = !problem_.frozen && w_.tree.blocks > 0;
+    const bool summed = needs_moments(problem_) && w_.tree.blocks > 0;
     if (summed) sum();
     in_tiles(problem_.channels, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) finish(c, summed);

@@ -17,7 +17,6 @@ struct BF16 {
 };
 
 inline double widen(float value) { return value; }
-inline double widen(int32_t value) { return value; }
 inline double widen(F16 value) { return f32_from_f16(value.bits); }
 inline double widen(BF16 value) { return f32_from_bf16(value.bits); }
 
@@ -54,7 +53,6 @@ decltype(auto) with_type(DType dtype, const Function& function) {
 }
 
 inline double load_value(DType dtype, const void* data, int64_t index) {
-  if (dtype == DType::kI32) return widen(static_cast<const int32_t*>(data)[index]);
   return with_type(
       dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[index]); });
 }
@@ -74,6 +72,38 @@ inline void store_value(const Vector& vector, void* data, int64_t index, double 
   if (vector.accumulate && value == 0) return;
   if (vector.accumulate) value += load_value(vector, data, index);
   store_value(vector.dtype, data, index * vector.stride, value);
+}
+
+// What passes between the two steps of a BatchNorm has types that nothing else has. Counts are
+// exact up to 2^53.
+inline double load_step_value(DType dtype, const void* data, int64_t index) {
+  switch (dtype) {
+    case DType::kF64:
+      return static_cast<const double*>(data)[index];
+    case DType::kI64:
+      return static_cast<double>(static_cast<const int64_t*>(data)[index]);
+    case DType::kI32:
+      return static_cast<const int32_t*>(data)[index];
+    default:
+      return load_value(dtype, data, index);
+  }
+}
+
+inline double load_part(const Parts& parts, const void* data, int64_t part, int64_t index) {
+  return load_step_value(parts.dtype, data, part * parts.part + index * parts.stride);
+}
+
+inline void store_step_value(const Vector& vector, void* data, int64_t index, double value) {
+  if (vector.dtype == DType::kF64) {
+    static_cast<double*>(data)[index * vector.stride] = value;
+  } else {
+    store_value(vector, data, index, value);
+  }
+}
+
+// The first step's count.
+inline void store_count(const ChannelsShape& shape, void* data) {
+  *static_cast<int64_t*>(data) = shape.samples * shape.length;
 }
 
 }  // namespace normgrad::cpu

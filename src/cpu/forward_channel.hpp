@@ -26,6 +26,35 @@ struct ForwardChannel {
   double y(double x) const { return normalizer.x_hat(x) * gamma + beta; }
 };
 
+// Whether the statistics are those of x.
+inline bool needs_moments(const ChannelsForwardProblem& problem) {
+  return !problem.frozen && problem.step != ChannelsStep::kElementwise;
+}
+
+// What the first step leaves to the second.
+inline void store_moments(const ChannelsForwardProblem& problem, const Buffers& buffers, int64_t c,
+                          const Moments& moments) {
+  store_step_value(problem.mean, buffers.saved_mean, c, moments.mean);
+  store_step_value(problem.squares, buffers.squares, c, moments.squares);
+  if (problem.count.present && c == 0) store_count(problem, buffers.count);
+}
+
+// The moments of the whole batch from those of its parts, in their order. A part without elements
+// has no moments, whatever is there.
+inline Moments given_moments(const ChannelsForwardProblem& problem, const Buffers& buffers,
+                             int64_t c) {
+  Moments total;
+  for (int64_t i = 0; i < problem.parts; ++i) {
+    Moments part;
+    part.count = load_step_value(problem.count.dtype, buffers.count, i * problem.count.stride);
+    if (part.count == 0) continue;
+    part.mean = load_part(problem.part_mean, buffers.mean, i, c);
+    part.squares = load_part(problem.squares, buffers.squares, i, c);
+    total += part;
+  }
+  return total;
+}
+
 // Writes the channel's statistics and moves the running ones. Of no elements they are 0, and move
 // nothing.
 inline Normalizer take_statistics(const ChannelsForwardProblem& problem, const Buffers& buffers,
@@ -54,11 +83,18 @@ inline Normalizer take_statistics(const ChannelsForwardProblem& problem, const B
   return normalizer;
 }
 
+// `own`: the moments of x, if it needs them.
 inline ForwardChannel finish_forward_channel(const ChannelsForwardProblem& problem,
                                              const Buffers& buffers, int64_t c,
-                                             const Moments& moments) {
+                                             const Moments& own) {
   ForwardChannel channel;
-  channel.normalizer = take_statistics(problem, buffers, c, moments);
+  if (problem.step == ChannelsStep::kReduce) {
+    store_moments(problem, buffers, c, own);
+    return channel;
+  }
+  const bool given = problem.step == ChannelsStep::kElementwise;
+  channel.normalizer =
+      take_statistics(problem, buffers, c, given ? given_moments(problem, buffers, c) : own);
   if (problem.gamma.present) channel.gamma = load_value(problem.gamma, buffers.gamma, c);
   if (problem.beta.present) channel.beta = load_value(problem.beta, buffers.beta, c);
   const Normalizer& n = channel.normalizer;

@@ -220,7 +220,8 @@ class PlanesForwardRun {
         std::clamp<int64_t>(problem_.channels / (4 * threads()), 1, HWY_MAX(1, fitting));
     parallel_for((problem_.channels + size - 1) / size, bytes(), [&](int64_t task) {
       const int64_t begin = task * size, end = HWY_MIN(begin + size, problem_.channels);
-      for (int64_t i = 0; !problem_.frozen && i < pieces_.count(); ++i) sum_piece(begin, end, i);
+      for (int64_t i = 0; needs_moments(problem_) && i < pieces_.count(); ++i)
+        sum_piece(begin, end, i);
       for (int64_t c = begin; c < end; ++c) finish(c);
       for (int64_t i = pieces_.count() - 1; problem_.has_y && i >= 0; --i) {
         write_piece(begin, end, i);
@@ -238,7 +239,7 @@ class PlanesForwardRun {
     const int64_t blocks = (problem_.channels + size - 1) / size;
     const int64_t tasks = blocks * pieces_.count();
     const auto end = [&](int64_t begin) { return HWY_MIN(begin + size, problem_.channels); };
-    if (!problem_.frozen) {
+    if (needs_moments(problem_)) {
       parallel_for(tasks, bytes(), [&](int64_t task) {
         const int64_t begin = task % blocks * size;
         sum_piece(begin, end(begin), task / blocks);
@@ -281,7 +282,7 @@ class PlanesForwardRun {
 
   void finish(int64_t c) const {
     Moments total;
-    for (int64_t i = 0; !problem_.frozen && i < pieces_.count(); ++i) total += moments(c)[i];
+    for (int64_t i = 0; needs_moments(problem_) && i < pieces_.count(); ++i) total += moments(c)[i];
     workspace_.channels[c] = finish_forward_channel(problem_, buffers_, c, total);
   }
 

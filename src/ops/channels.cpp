@@ -1,4 +1,5 @@
 // Calls of BatchNorm as problems of channels: shapes, and the axis that kernels walk along.
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -19,8 +20,34 @@ Status check_channel_axis(const Operand& x, int channel_axis) {
                                   std::to_string(channel_axis)};
 }
 
+// What passes between the two steps of a BatchNorm. `parts`: that sums and moments come in; as many
+// as there are counts, or one where they are of the whole batch.
+Status check_step(const Operands& o, ChannelsStep step, int64_t channels, int64_t& parts) {
+  parts = 1;
+  if (step == ChannelsStep::kReduce) {
+    NORMGRAD_RETURN_IF_ERROR(expect_count(o.count, 1, "batch"));
+  } else if (step == ChannelsStep::kElementwise) {
+    const int64_t counts = elements_of(o.count);
+    if (counts == 0) {
+      return {Code::kBadShape,
+              std::string(o.count.name) + ": expected an element per part, got none"};
+    }
+    const bool whole = o.sum_dy.present && elements_of(o.sum_dy) == channels;
+    if (!whole) parts = counts;
+  }
+  int64_t elements;  // what overflows is more than any tensor has
+  if (__builtin_mul_overflow(parts, channels, &elements)) elements = INT64_MAX;
+  for (const Operand* operand : {&o.squares, &o.sum_dy, &o.sum_dy_xmu}) {
+    NORMGRAD_RETURN_IF_ERROR(
+        expect_count(*operand, elements, parts == 1 ? "channel" : "part and channel"));
+  }
+  if (!o.squares.present) return expect_count(o.mean, channels, "channel");
+  return expect_count(o.mean, elements, parts == 1 ? "channel" : "part and channel");
+}
+
 // All operands together; the shape of x becomes that of the problem.
-Status check_channels(Operands& o, int channel_axis, ChannelsShape& problem) {
+template <class Problem>
+Status check_channels(Operands& o, int channel_axis, Problem& problem) {
   NORMGRAD_RETURN_IF_ERROR(check_types(o));
   NORMGRAD_RETURN_IF_ERROR(check_shapes(o));
   NORMGRAD_RETURN_IF_ERROR(check_channel_axis(o.x, channel_axis));
@@ -31,11 +58,11 @@ Status check_channels(Operands& o, int channel_axis, ChannelsShape& problem) {
     if (axis < channel_axis) problem.samples *= shape[static_cast<size_t>(axis)];
     if (axis > channel_axis) problem.length *= shape[static_cast<size_t>(axis)];
   }
-  for (const Operand* operand :
-       {&o.gamma, &o.beta, &o.mean, &o.spread, &o.dgamma, &o.dbeta, &o.sum_dy, &o.sum_dy_xmu,
-        &o.saved_mean, &o.saved_spread, &o.running_mean, &o.running_variance}) {
+  for (const Operand* operand : {&o.gamma, &o.beta, &o.spread, &o.dgamma, &o.dbeta, &o.saved_mean,
+                                 &o.saved_spread, &o.running_mean, &o.running_variance}) {
     NORMGRAD_RETURN_IF_ERROR(expect_count(*operand, problem.channels, "channel"));
   }
+  NORMGRAD_RETURN_IF_ERROR(check_step(o, problem.step, problem.channels, problem.parts));
   return check_strides(o);
 }
 
@@ -89,10 +116,13 @@ Status prepare_channels_forward(ChannelsForwardProblem problem, int channel_axis
   problem.spread = see_vector(o.saved_spread, problem.channels);
   problem.running_mean = see_vector(o.running_mean, problem.channels);
   problem.running_variance = see_vector(o.running_variance, problem.channels);
+  problem.part_mean = see_parts(o.mean, problem.parts, problem.channels);
+  problem.squares = see_parts(o.squares, problem.parts, problem.channels);
+  problem.count = see_vector(o.count, problem.parts);
   const bool nothing = problem.samples * problem.length == 0;
+  const bool moves = !problem.frozen && (!nothing || problem.step == ChannelsStep::kElementwise);
   const bool writes = (problem.has_y && !nothing) || problem.mean.present ||
-                      problem.spread.present ||
-                      (problem.running_mean.present && !problem.frozen && !nothing);
+                      problem.spread.present || (problem.running_mean.present && moves);
   return bind(&Backend::channels_forward, problem, /*empty=*/problem.channels == 0 || !writes,
               device, prepared);
 }
@@ -111,12 +141,12 @@ Status prepare_channels(ChannelsProblem problem, int channel_axis, Device device
   problem.dbeta = see_vector(o.dbeta, problem.channels);
   problem.dgamma.accumulate = o.dgamma.updated;
   problem.dbeta.accumulate = o.dbeta.updated;
-  problem.sum_dy = see_vector(o.sum_dy, problem.channels);
-  problem.sum_dy_xmu = see_vector(o.sum_dy_xmu, problem.channels);
+  problem.sum_dy = see_parts(o.sum_dy, problem.parts, problem.channels);
+  problem.sum_dy_xmu = see_parts(o.sum_dy_xmu, problem.parts, problem.channels);
   problem.counts = o.count.extent.elements;
   problem.count = see_vector(o.count, problem.counts);
   bool writes = problem.has_dx && problem.samples * problem.length > 0;
-  for (const Operand* operand : {&o.dgamma, &o.dbeta, &o.sum_dy, &o.sum_dy_xmu}) {
+  for (const Operand* operand : {&o.dgamma, &o.dbeta, &o.sum_dy, &o.sum_dy_xmu, &o.count}) {
     writes = writes || (operand->present && operand->output);
   }
   return bind(&Backend::channels, problem, /*empty=*/problem.channels == 0 || !writes, device,

@@ -6,13 +6,33 @@
 
 namespace normgrad {
 
+namespace {
+
+bool allows(Types types, DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return types == Types::kSums;
+    case DType::kI32:
+      return types == Types::kCounts;
+    case DType::kI64:
+      return types == Types::kCounts || types == Types::kCount;
+    default:
+      return types != Types::kCount;
+  }
+}
+
+}  // namespace
+
 Status check_types(const Operands& operands) {
+  constexpr const char* kExpected[] = {"f32, f16 or bf16", "f32, f16, bf16 or f64",
+                                       "i64, i32, f32, f16 or bf16", "i64"};
   for (const Role& role : kRoles) {
     const Operand& operand = operands.*role.operand;
     const DType dtype = operand.tensor.dtype;
-    if (operand.present && dtype == DType::kI32 && &operand != &operands.count) {
-      return {Code::kBadDType, std::string(operand.name) + ": expected f32, f16 or bf16, got i32"};
-    }
+    if (!operand.present || allows(operand.types, dtype)) continue;
+    return {Code::kBadDType, std::string(operand.name) + ": expected " +
+                                 kExpected[static_cast<int>(operand.types)] + ", got " +
+                                 name_of(dtype)};
   }
   const DType expected = operands.x.tensor.dtype;
   for (const Operand Operands::*like_x : {&Operands::dy, &Operands::dh, &Operands::residual,
@@ -52,14 +72,17 @@ Status check_strides(Operands& operands) {
   return {};
 }
 
-Status expect_count(const Operand& operand, int64_t count, const char* what) {
-  if (!operand.present) return {};
+int64_t elements_of(const Operand& operand) {
   int64_t elements = 1;
   for (const int64_t extent : operand.tensor.shape) elements *= extent;
-  if (elements == count) return {};
+  return elements;
+}
+
+Status expect_count(const Operand& operand, int64_t count, const char* what) {
+  if (!operand.present || elements_of(operand) == count) return {};
   return {Code::kBadShape, std::string(operand.name) + ": expected " + std::to_string(count) +
-                               " elements, one per " + what + ", got shape " +
-                               to_string(operand.tensor.shape)};
+                               (count == 1 ? " element" : " elements") + ", one per " + what +
+                               ", got shape " + to_string(operand.tensor.shape)};
 }
 
 Status check_eps(const char* name, double eps, bool used) {
@@ -96,6 +119,13 @@ Vector see_vector(Operand& operand, int64_t size) {
   if (!operand.present) return {};
   see(operand, operand.tensor.dtype, {&size, 1});
   return {true, operand.view.dtype, operand.view.strides[0]};
+}
+
+Parts see_parts(Operand& operand, int64_t parts, int64_t size) {
+  if (!operand.present) return {};
+  const int64_t shape[] = {parts, size};
+  see(operand, operand.tensor.dtype, shape);
+  return {{true, operand.view.dtype, operand.view.strides[1]}, operand.view.strides[0]};
 }
 
 Vector see_gamma(Operand& gamma, double offset, int64_t size) {

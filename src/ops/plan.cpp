@@ -140,6 +140,12 @@ Status Plan::create(const RmsNorm& call, Device device, Plan& plan) noexcept {
 Status Plan::create(const BatchNorm& call, Device device, Plan& plan) noexcept {
   return make(call, device, plan);
 }
+Status Plan::create(const BatchNormReduce& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
+Status Plan::create(const BatchNormElementwise& call, Device device, Plan& plan) noexcept {
+  return make(call, device, plan);
+}
 Status Plan::create(const LayerNormBackward& call, Device device, Plan& plan) noexcept {
   return make(call, device, plan);
 }
@@ -159,6 +165,12 @@ Status Plan::create(const BatchNormElementwiseBackward& call, Device device, Pla
 Plan::Plan(const LayerNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
 Plan::Plan(const RmsNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
 Plan::Plan(const BatchNorm& call, Device device) { throw_if_error(make(call, device, *this)); }
+Plan::Plan(const BatchNormReduce& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
+Plan::Plan(const BatchNormElementwise& call, Device device) {
+  throw_if_error(make(call, device, *this));
+}
 Plan::Plan(const LayerNormBackward& call, Device device) {
   throw_if_error(make(call, device, *this));
 }

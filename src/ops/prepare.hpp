@@ -22,6 +22,8 @@ struct Prepared {
 Status prepare(const LayerNorm& call, Device device, Prepared& prepared);
 Status prepare(const RmsNorm& call, Device device, Prepared& prepared);
 Status prepare(const BatchNorm& call, Device device, Prepared& prepared);
+Status prepare(const BatchNormReduce& call, Device device, Prepared& prepared);
+Status prepare(const BatchNormElementwise& call, Device device, Prepared& prepared);
 Status prepare(const LayerNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const RmsNormBackward& call, Device device, Prepared& prepared);
 Status prepare(const BatchNormBackward& call, Device device, Prepared& prepared);

@@ -18,6 +18,11 @@ struct Vector {
   bool accumulate = false;  // an output: added to what is there
 };
 
+// The same of each part of a batch that is spread over processes.
+struct Parts : Vector {
+  int64_t part = 0;  // from one part to the next
+};
+
 enum class RowStatistics {
   kXHatStd,
   kMeanRstd,
@@ -74,8 +79,8 @@ struct RowsProblem : RowsShape {
 // Whether a BatchNorm is done at once or in its two steps.
 enum class ChannelsStep {
   kAll,
-  kReduce,       // the channels' sums and parameter gradients; no dx
-  kElementwise,  // dx from given sums
+  kReduce,       // the channels' moments, or their sums and parameter gradients; no y, no dx
+  kElementwise,  // y from given moments, dx from given sums
 };
 
 // Samples x channels x length, contiguous along the length or along the channels.
@@ -96,6 +101,11 @@ struct ChannelsForwardProblem : ChannelsShape {
   bool spread_is_rstd = false;  // else biased variance
   double eps = 0, momentum = 0;
   Vector gamma, beta, mean, spread, running_mean, running_variance;
+  ChannelsStep step = ChannelsStep::kAll;
+  Parts part_mean;  // kElementwise: of `parts` parts
+  Parts squares;    // written by kReduce, of one part; read by kElementwise
+  Vector count;     // the same: elements per channel of each part
+  int64_t parts = 0;
 
   // Whether x and y (if there) step by 1 along the axis.
   bool contiguous_along_length() const { return length <= 1 || all_unit(&Strides::position); }
@@ -117,8 +127,9 @@ struct ChannelsProblem : ChannelsShape {
   bool has_dx = false;
   Vector gamma, dgamma, dbeta;
   ChannelsStep step = ChannelsStep::kAll;
-  Vector sum_dy, sum_dy_xmu;  // written by kReduce, read by kElementwise
-  Vector count;               // kElementwise: `counts` numbers of elements per channel
+  Parts sum_dy, sum_dy_xmu;  // written by kReduce, of one part; read by kElementwise
+  int64_t parts = 0;
+  Vector count;  // the same, but `counts` numbers of elements per channel
   int64_t counts = 0;
 
   // Whether x, dy and dx (if there) all step by 1 along the axis.

@@ -61,7 +61,9 @@ Status make_world(int size, int rank, Seconds deadline,
     return refusal("rank: expected " + std::to_string(expected) + ", which this process is, got " +
                    std::to_string(rank));
   }
-  return mpi_communicator(alone ? MPI_COMM_SELF : MPI_COMM_WORLD, deadline, communicator);
+  Status status = mpi_communicator(alone ? MPI_COMM_SELF : MPI_COMM_WORLD, deadline, communicator);
+  if (status.code() == Code::kCommunication) rank_lost = true;
+  return status;
 }
 
 }  // namespace

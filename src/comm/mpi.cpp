@@ -175,7 +175,7 @@ Status mpi_communicator(MPI_Comm mpi, Seconds deadline, std::unique_ptr<Communic
     return {Code::kUnsupportedDevice, "mpi_communicator: expected a CUDA device, found none"};
   }
   MPI_Comm copy = MPI_COMM_NULL;
-  if (Status bad = duplicate(mpi, deadline, copy); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(duplicate(mpi, deadline, copy));
   communicator = std::make_unique<MpiCommunicator>(copy, deadline, device);
   return {};
 } catch (const std::bad_alloc&) {

@@ -11,26 +11,26 @@ Status MpiCommunicator::all_gather(const void* mine, void* all, size_t bytes,
   return collective(kName, [&](Clock::time_point start) -> Status {
     if (bytes > 0 && !mine) return null(kName, "mine");
     if (bytes > 0 && !all) return null(kName, "all");
-    if (Status bad = check_bytes(kName, bytes, size_); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(check_bytes(kName, bytes, size_));
 
     const Header header{.size = bytes, .call = calls_ + 1};
     const Extent extent(bytes, unit_);
     std::byte* messages = staging(extent.stride * static_cast<size_t>(size_));
     std::byte* own = message_of(messages, extent, rank_);
     put_header(own, header);
-    if (Status bad = copy(data_of(own), mine, bytes, stream); !bad.ok()) return bad;
-    if (Status bad = settle(stream); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(copy(data_of(own), mine, bytes, stream));
+    NORMGRAD_RETURN_IF_ERROR(settle(stream));
 
     ++calls_;
     MPI_Request request;
     const int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, messages, extent.count, extent.type,
                                      comm_, &request);
-    if (Status bad = poll(kName, error, {&request, 1}, start, deadline_); !bad.ok()) return bad;
-    if (Status bad = compare(messages, extent.stride, header); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(poll(kName, error, {&request, 1}, start, deadline_));
+    NORMGRAD_RETURN_IF_ERROR(compare(messages, extent.stride, header));
     for (int rank = 0; rank < size_; ++rank) {
-      Status bad = copy(static_cast<std::byte*>(all) + static_cast<size_t>(rank) * bytes,
-                        data_of(message_of(messages, extent, rank)), bytes, stream);
-      if (!bad.ok()) return bad;
+      NORMGRAD_RETURN_IF_ERROR(
+          copy(static_cast<std::byte*>(all) + static_cast<size_t>(rank) * bytes,
+               data_of(message_of(messages, extent, rank)), bytes, stream));
     }
     return settle(stream);
   });
@@ -49,20 +49,19 @@ Status MpiCommunicator::scatter_reduce(Header header, const void* from, int64_t 
     const int64_t first = std::min(rank * each, count), last = std::min(first + each, count);
     std::byte* message = message_of(outgoing, extent, rank);
     put_header(message, header);
-    Status bad = copy(data_of(message),
-                      static_cast<const std::byte*>(from) + static_cast<size_t>(first) * width,
-                      static_cast<size_t>(last - first) * width, stream);
-    if (!bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(copy(
+        data_of(message), static_cast<const std::byte*>(from) + static_cast<size_t>(first) * width,
+        static_cast<size_t>(last - first) * width, stream));
   }
-  if (Status bad = settle(stream); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(settle(stream));
 
   ++calls_;
   const char* name = name_of(header.operation);
   MPI_Request request;
   const int error = MPI_Ialltoall(outgoing, extent.count, extent.type, incoming, extent.count,
                                   extent.type, comm_, &request);
-  if (Status bad = poll(name, error, {&request, 1}, start, deadline_); !bad.ok()) return bad;
-  if (Status bad = compare(incoming, extent.stride, header); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(poll(name, error, {&request, 1}, start, deadline_));
+  NORMGRAD_RETURN_IF_ERROR(compare(incoming, extent.stride, header));
   const int64_t mine = std::clamp(count - rank_ * each, int64_t{0}, each);
   reduce_parts(data_of(incoming), extent.stride, size_, mine, header.element, header.reduction,
                data_of(message_of(outgoing, extent, rank_)));
@@ -73,8 +72,7 @@ Status MpiCommunicator::all_reduce(const void* from, void* to, int64_t count, El
                                    Reduction reduction, void* stream) noexcept {
   constexpr const char* kName = "all_reduce";
   return collective(kName, [&](Clock::time_point start) -> Status {
-    Status bad = check_reduction(kName, from, to, count, element, reduction);
-    if (!bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(check_reduction(kName, from, to, count, element, reduction));
     Header header{.size = static_cast<uint64_t>(count),
                   .call = calls_ + 1,
                   .operation = Operation::kAllReduce,
@@ -83,8 +81,7 @@ Status MpiCommunicator::all_reduce(const void* from, void* to, int64_t count, El
     const int64_t each = (count + size_ - 1) / size_;
     const size_t width = size_of(element);
     const Extent extent(static_cast<size_t>(each) * width, unit_);
-    bad = scatter_reduce(header, from, each, count, extent, start, stream);
-    if (!bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(scatter_reduce(header, from, each, count, extent, start, stream));
 
     std::byte* messages = staging_.get();
     header.step = 1;
@@ -92,14 +89,14 @@ Status MpiCommunicator::all_reduce(const void* from, void* to, int64_t count, El
     MPI_Request request;
     const int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, messages, extent.count, extent.type,
                                      comm_, &request);
-    if (bad = poll(kName, error, {&request, 1}, start, deadline_); !bad.ok()) return bad;
-    if (bad = compare(messages, extent.stride, header); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(poll(kName, error, {&request, 1}, start, deadline_));
+    NORMGRAD_RETURN_IF_ERROR(compare(messages, extent.stride, header));
     for (int rank = 0; rank < size_; ++rank) {
       const int64_t first = std::min(rank * each, count), last = std::min(first + each, count);
-      bad = copy(static_cast<std::byte*>(to) + static_cast<size_t>(first) * width,
-                 data_of(message_of(messages, extent, rank)),
-                 static_cast<size_t>(last - first) * width, stream);
-      if (!bad.ok()) return bad;
+      NORMGRAD_RETURN_IF_ERROR(
+          copy(static_cast<std::byte*>(to) + static_cast<size_t>(first) * width,
+               data_of(message_of(messages, extent, rank)),
+               static_cast<size_t>(last - first) * width, stream));
     }
     return settle(stream);
   });
@@ -110,8 +107,7 @@ Status MpiCommunicator::reduce_scatter(const void* from, void* to, int64_t count
                                        void* stream) noexcept {
   constexpr const char* kName = "reduce_scatter";
   return collective(kName, [&](Clock::time_point start) -> Status {
-    Status bad = check_reduction(kName, from, to, count_each, element, reduction);
-    if (!bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(check_reduction(kName, from, to, count_each, element, reduction));
     const Header header{.size = static_cast<uint64_t>(count_each),
                         .call = calls_ + 1,
                         .operation = Operation::kReduceScatter,
@@ -119,10 +115,11 @@ Status MpiCommunicator::reduce_scatter(const void* from, void* to, int64_t count
                         .reduction = reduction};
     const size_t bytes = static_cast<size_t>(count_each) * size_of(element);
     const Extent extent(bytes, unit_);
-    bad = scatter_reduce(header, from, count_each, count_each * size_, extent, start, stream);
-    if (!bad.ok()) return bad;
-    bad = copy(to, data_of(message_of(staging_.get(), extent, rank_)), bytes, stream);
-    return bad.ok() ? settle(stream) : bad;
+    NORMGRAD_RETURN_IF_ERROR(
+        scatter_reduce(header, from, count_each, count_each * size_, extent, start, stream));
+    NORMGRAD_RETURN_IF_ERROR(
+        copy(to, data_of(message_of(staging_.get(), extent, rank_)), bytes, stream));
+    return settle(stream);
   });
 }
 
@@ -130,29 +127,29 @@ Status MpiCommunicator::broadcast(const void* from, void* to, size_t bytes, int 
                                   void* stream) noexcept {
   constexpr const char* kName = "broadcast";
   return collective(kName, [&](Clock::time_point start) -> Status {
-    if (Status bad = check_peer(kName, "root", root); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(check_peer(kName, "root", root));
     if (bytes > 0 && !from && rank_ == root) return null(kName, "from");
     if (bytes > 0 && !to) return null(kName, "to");
-    if (Status bad = check_bytes(kName, bytes, 1); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(check_bytes(kName, bytes, 1));
 
     const Header header{.size = bytes, .call = calls_ + 1, .operation = Operation::kBroadcast};
     const Extent extent(bytes, unit_);
     std::byte* message = staging(extent.stride);
     put_header(message, rank_ == root ? header : Header());
     if (rank_ == root) {
-      if (Status bad = copy(data_of(message), from, bytes, stream); !bad.ok()) return bad;
-      if (Status bad = settle(stream); !bad.ok()) return bad;
+      NORMGRAD_RETURN_IF_ERROR(copy(data_of(message), from, bytes, stream));
+      NORMGRAD_RETURN_IF_ERROR(settle(stream));
     }
 
     ++calls_;
     MPI_Request request;
     const int error = MPI_Ibcast(message, extent.count, extent.type, root, comm_, &request);
-    if (Status bad = poll(kName, error, {&request, 1}, start, deadline_); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(poll(kName, error, {&request, 1}, start, deadline_));
     if (const Header came = header_of(message); came != header) {
       return failure(kName, "rank " + std::to_string(root) + " is at " + describe(came) +
                                 "; rank " + std::to_string(rank_) + " is at " + describe(header));
     }
-    if (Status bad = copy(to, data_of(message), bytes, stream); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(copy(to, data_of(message), bytes, stream));
     return settle(stream);
   });
 }

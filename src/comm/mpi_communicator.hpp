@@ -11,6 +11,7 @@
 
 #include "comm/mpi_message.hpp"
 #include "normgrad/mpi.hpp"
+#include "ops/return_if_error.hpp"
 
 namespace normgrad::comm {
 
@@ -94,7 +95,7 @@ class MpiCommunicator final : public Communicator {
                          Element element, Reduction reduction) const;
   Status check_peer(const char* operation, const char* what, int peer) const;
   Status message(bool outgoing, void* data, size_t bytes, int peer, void* stream) noexcept;
-  Status exchange(std::vector<Message>& messages);
+  Status exchange(const char* name, std::vector<Message>& messages, Clock::time_point start);
 
   Status copy(void* to, const void* from, size_t bytes, void* stream) const;
   Status settle(void* stream) const;

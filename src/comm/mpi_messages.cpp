@@ -14,9 +14,9 @@ Status MpiCommunicator::message(bool outgoing, void* data, size_t bytes, int pee
                                 void* stream) noexcept try {
   const char* name = outgoing ? "send" : "recv";
   if (!broken_.ok()) return failure(name, "the communicator is broken: " + broken_.message());
-  if (Status bad = check_peer(name, "peer", peer); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(check_peer(name, "peer", peer));
   if (bytes > 0 && !data) return null(name, "data");
-  if (Status bad = check_bytes(name, bytes, 1); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(check_bytes(name, bytes, 1));
   group_.push_back({outgoing, data, bytes, peer, stream, {}});
   if (depth_ > 0) return {};
   depth_ = 1;
@@ -32,22 +32,22 @@ Status MpiCommunicator::group_end() noexcept {
   if (messages.empty()) return broken_;
   const bool single = messages.size() == 1;
   const char* name = !single ? "group_end" : messages[0].outgoing ? "send" : "recv";
-  Status status = collective(name, [&](Clock::time_point) { return exchange(messages); });
+  Status status =
+      collective(name, [&](Clock::time_point start) { return exchange(name, messages, start); });
   if (status.code() == Code::kCommunication) {
     for (Message& message : messages) static_cast<void>(message.memory.release());
   }
   return status;
 }
 
-Status MpiCommunicator::exchange(std::vector<Message>& messages) {
-  const auto start = Clock::now();
+Status MpiCommunicator::exchange(const char* name, std::vector<Message>& messages,
+                                 Clock::time_point start) {
   for (Message& m : messages) {
     m.memory = std::make_unique_for_overwrite<std::byte[]>(Extent(m.bytes, unit_).stride);
     if (!m.outgoing) continue;
     put_header(m.memory.get(), {.size = m.bytes, .operation = Operation::kMessage});
-    if (Status bad = copy(data_of(m.memory.get()), m.data, m.bytes, m.stream); !bad.ok())
-      return bad;
-    if (Status bad = settle(m.stream); !bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(copy(data_of(m.memory.get()), m.data, m.bytes, m.stream));
+    NORMGRAD_RETURN_IF_ERROR(settle(m.stream));
   }
   std::vector<MPI_Request> requests(messages.size(), MPI_REQUEST_NULL);
   int error = MPI_SUCCESS;
@@ -59,8 +59,7 @@ Status MpiCommunicator::exchange(std::vector<Message>& messages) {
                        : MPI_Irecv(m.memory.get(), extent.count, extent.type, m.peer, kTag, comm_,
                                    &requests[i]);
   }
-  const char* name = messages.size() > 1 ? "group_end" : messages[0].outgoing ? "send" : "recv";
-  if (Status bad = poll(name, error, requests, start, deadline_); !bad.ok()) return bad;
+  NORMGRAD_RETURN_IF_ERROR(poll(name, error, requests, start, deadline_));
   for (const Message& m : messages) {
     const Header header = header_of(m.memory.get());
     if (header.size == m.bytes && header.operation == Operation::kMessage) continue;
@@ -69,9 +68,8 @@ Status MpiCommunicator::exchange(std::vector<Message>& messages) {
   }
   for (const Message& m : messages) {
     if (m.outgoing) continue;
-    Status bad = copy(m.data, data_of(m.memory.get()), m.bytes, m.stream);
-    if (bad.ok()) bad = settle(m.stream);
-    if (!bad.ok()) return bad;
+    NORMGRAD_RETURN_IF_ERROR(copy(m.data, data_of(m.memory.get()), m.bytes, m.stream));
+    NORMGRAD_RETURN_IF_ERROR(settle(m.stream));
   }
   return {};
 }

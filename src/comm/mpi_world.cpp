@@ -1,8 +1,6 @@
 // MPI_COMM_WORLD for programs that do not know MPI.
 #include "comm/mpi_world.hpp"
 
-#include <mpi.h>
-
 #include <cstdlib>
 #include <mutex>
 #include <string>

@@ -12,3 +12,15 @@ foreach(ranks 1 2 3 4)
   normgrad_mpi_run(infiniccl_ranks_${ranks} infiniccl_ranks ${ranks})
   set_property(TEST infiniccl_ranks_${ranks} APPEND PROPERTY ENVIRONMENT NORMGRAD_COMM_DEADLINE=20)
 endforeach()
+
+add_executable(infiniccl_fault infiniccl_fault.cpp)
+normgrad_target(infiniccl_fault)
+target_link_libraries(infiniccl_fault PRIVATE infiniccl)
+add_dependencies(infiniccl_fault normgrad_mpi)
+foreach(repetitions 3 50)
+  add_test(NAME infiniccl_fault_${repetitions} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/mpi_fault_test.sh
+    ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:infiniccl_fault> ${repetitions})
+  set_tests_properties(infiniccl_fault_${repetitions} PROPERTIES
+    TIMEOUT 1200 RESOURCE_LOCK mpi ENVIRONMENT "${mpi_environment}")
+endforeach()
+set_tests_properties(infiniccl_fault_50 PROPERTIES LABELS long)

@@ -27,6 +27,7 @@ normgrad_symbols_test(infini ${infini} infiniccl)
 
 # infiniccl; what needs several processes is in mpi.cmake.
 normgrad_test(infiniccl_absent infiniccl normgrad_comm)
+normgrad_device_test(infiniccl_nvidia infiniccl infinirt)
 set(absent ${CMAKE_CURRENT_BINARY_DIR}/absent)
 file(WRITE ${absent}/libnccl.so.2 "")
 file(WRITE ${absent}/libnormgrad_mpi.so.${PROJECT_VERSION_MAJOR} "")

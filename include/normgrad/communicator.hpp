@@ -59,6 +59,14 @@ class NORMGRAD_EXPORT Communicator {
   virtual Status reduce_scatter(const void* from, void* to, int64_t count_each, Element element,
                                 Reduction reduction, void* stream) noexcept = 0;
 
+  // The same two with parts of different sizes: one for each rank, which every rank knows. In
+  // place: mine, or to, is this rank's part of the other. Engines with something better than what
+  // all of them can do override these; reduce_scatter_v on a GPU has to be.
+  virtual Status all_gather_v(const void* mine, void* all, const size_t* bytes,
+                              void* stream) noexcept;
+  virtual Status reduce_scatter_v(const void* from, void* to, const int64_t* counts,
+                                  Element element, Reduction reduction, void* stream) noexcept;
+
   // to = what `root` had in `from`, which only root reads.
   virtual Status broadcast(const void* from, void* to, size_t bytes, int root,
                            void* stream) noexcept = 0;

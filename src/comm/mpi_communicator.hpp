@@ -3,6 +3,7 @@
 // as long as the process lives. What arrives is copied to the caller when all of it is there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <new>
 #include <span>
@@ -17,6 +18,9 @@ namespace normgrad::comm {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using Memory = std::unique_ptr<std::byte[]>;
+
+// Set by the first communicator that breaks: MPI_Finalize may then never return.
+inline std::atomic<bool> rank_lost = false;
 
 // Sentences that begin with the operation.
 inline Status failure(const char* operation, const std::string& sentence) {
@@ -129,6 +133,7 @@ Status MpiCommunicator::collective(const char* operation, const Function& functi
   Status status = function(Clock::now());
   if (status.code() == Code::kCommunication) {
     broken_ = status;
+    rank_lost = true;
     static_cast<void>(staging_.release());
   }
   return status;

@@ -1,6 +1,7 @@
 #include "comm/reduce.hpp"
 
-#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <type_traits>
 
 #include "ops/float16.hpp"
@@ -24,12 +25,22 @@ int64_t widen(int64_t value) { return value; }
 uint64_t widen(uint32_t value) { return value; }
 uint64_t widen(uint64_t value) { return value; }
 
+// To odd, if it has to be rounded: what is rounded to 16 bits next is then as if it came straight
+// from float64. 1 + 2^-11 + 2^-24 would otherwise lose its last bit, become a tie, and end as 1.
+float to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (nearest == value || !std::isfinite(nearest)) return nearest;
+  const bool away = std::fabs(nearest) > std::fabs(value);
+  const uint32_t below = std::bit_cast<uint32_t>(nearest) - (away ? 1 : 0);
+  return std::bit_cast<float>(below | 1);
+}
+
 template <class T>
 T narrow(auto value) {
   if constexpr (std::is_same_v<T, F16>) {
-    return {f16_from_f32(static_cast<float>(value))};
+    return {f16_from_f32(to_odd(value))};
   } else if constexpr (std::is_same_v<T, BF16>) {
-    return {bf16_from_f32(static_cast<float>(value))};
+    return {bf16_from_f32(to_odd(value))};
   } else {
     return static_cast<T>(value);
   }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -28,12 +27,7 @@ struct Held {
     memory.resize(static_cast<size_t>(elements) * size_of(tensor.dtype), std::byte{0xFF});
   }
   Held(Tensor t, const std::vector<double>& values) : Held(std::move(t)) {
-    if (tensor.dtype == DType::kI32) {
-      const std::vector<int32_t> integers(values.begin(), values.end());
-      std::memcpy(memory.data(), integers.data(), memory.size());
-    } else {
-      scatter(tensor, memory.data(), values);
-    }
+    scatter(tensor, memory.data(), values);
   }
   void* data() { return memory.data(); }
   std::vector<double> values() const { return gather(tensor, memory.data()); }
@@ -226,6 +220,202 @@ TEST_P(Steps, ABatchOverProcessesIsTheBatch) {
       }
     }
     if (step == 1) expect_close("dx", dx, expected.dx, expected.dx_scale, 12, 0);
+  }
+}
+
+// What processes send each other of 5 channels: a count and two vectors. The gathered messages of
+// all are one buffer, and the operands of the second step are views of it.
+struct Messages {
+  static constexpr int64_t kWords = 1 + 2 * 5;
+  std::vector<double> words;  // 8 bytes each; the counts are int64
+
+  explicit Messages(size_t parts) : words(parts * kWords, -1) {}
+  int64_t parts() const { return static_cast<int64_t>(words.size()) / kWords; }
+  double* at(int64_t part, int64_t word) { return words.data() + part * kWords + word; }
+  int64_t& count(int64_t part) { return *reinterpret_cast<int64_t*>(at(part, 0)); }
+  Tensor sums() const { return {DType::kF64, {parts(), 5}, {kWords, 1}}; }
+  Tensor counts() const { return {DType::kI64, {parts()}, {kWords}}; }
+};
+
+// Several ways to deal out 10 samples.
+const std::vector<std::vector<int64_t>> kDeals = {
+    {10}, {3, 0, 7}, {0, 10}, {1, 2, 3, 4}, {9, 0, 1}};
+
+// body(part, first sample, samples)
+template <class Body>
+void for_each_part(const std::vector<int64_t>& deal, const Body& body) {
+  int64_t first = 0;
+  for (size_t part = 0; part < deal.size(); first += deal[part++]) {
+    body(static_cast<int64_t>(part), first, deal[part]);
+  }
+}
+
+Tensor of_part(Tensor x, int64_t samples) {
+  x.shape[0] = samples;
+  return x;
+}
+
+// The layer's two steps. Every process has statistics of its own.
+struct LayerOverProcesses {
+  Held y;
+  std::vector<Held> mean, rstd, running_mean, running_variance;
+  Messages messages;
+
+  LayerOverProcesses(Batch& whole, const std::vector<int64_t>& deal, int64_t times = 1)
+      : y(whole.x.tensor), messages(deal.size()) {
+    const Tensor vector{DType::kF32, {5}}, doubles{DType::kF64, {5}};
+    const auto sample = static_cast<int64_t>(60 * size_of(whole.x.tensor.dtype));
+    for_each_part(deal, [&](int64_t part, int64_t first, int64_t samples) {
+      const BatchNormReduce call{.x = of_part(whole.x.tensor, samples),
+                                 .mean = doubles,
+                                 .squares = doubles,
+                                 .count = Tensor{DType::kI64, {1}}};
+      Buffers b{.x = whole.x.memory.data() + first * sample};
+      b.saved_mean = messages.at(part, 1);
+      b.squares = messages.at(part, 6);
+      b.count = messages.at(part, 0);
+      run(call, b);
+      EXPECT_EQ(messages.count(part), samples * 12);
+      // As if the part were so many times as large.
+      messages.count(part) *= times;
+      for (int64_t c = 0; c < 5; ++c) *messages.at(part, 6 + c) *= static_cast<double>(times);
+    });
+    for_each_part(deal, [&](int64_t, int64_t first, int64_t samples) {
+      const BatchNormElementwise call{.x = of_part(whole.x.tensor, samples),
+                                      .gamma = vector,
+                                      .beta = vector,
+                                      .mean = messages.sums(),
+                                      .squares = messages.sums(),
+                                      .count = messages.counts(),
+                                      .running_mean = vector,
+                                      .running_variance = vector,
+                                      .y = of_part(whole.x.tensor, samples),
+                                      .saved_mean = vector,
+                                      .saved_spread = vector,
+                                      .statistics = Statistics::kMeanRstd};
+      mean.emplace_back(vector);
+      rstd.emplace_back(vector);
+      running_mean.emplace_back(vector, std::vector<double>{1, 2, 3, 4, 5});
+      running_variance.emplace_back(vector, std::vector<double>{1, 2, 3, 4, 5});
+      Buffers b{.x = whole.x.memory.data() + first * sample, .gamma = whole.gamma.data()};
+      b.beta = whole.mean.data();
+      b.mean = messages.at(0, 1);
+      b.squares = messages.at(0, 6);
+      b.count = messages.at(0, 0);
+      b.y = y.memory.data() + first * sample;
+      b.saved_mean = mean.back().data();
+      b.saved_spread = rstd.back().data();
+      b.running_mean = running_mean.back().data();
+      b.running_variance = running_variance.back().data();
+      run(call, b);
+    });
+  }
+};
+
+TEST_P(Steps, TheLayerOverProcessesIsTheLayer) {
+  Batch whole = make_batch(GetParam(), 10, 6);
+  const Tensor vector{DType::kF32, {5}};
+  Held running_mean(vector, {1, 2, 3, 4, 5}), running_variance(vector, {1, 2, 3, 4, 5});
+  const BatchNorm call{.x = whole.x.tensor,
+                       .gamma = vector,
+                       .beta = vector,
+                       .running_mean = vector,
+                       .running_variance = vector,
+                       .y = whole.x.tensor,
+                       .mean = vector,
+                       .spread = vector,
+                       .statistics = Statistics::kMeanRstd};
+  Buffers buffers{.x = whole.x.data(), .gamma = whole.gamma.data()};
+  buffers.beta = whole.mean.data();
+  buffers.running_mean = running_mean.data();
+  buffers.running_variance = running_variance.data();
+  const Normalized expected = batch_norm(call, buffers);
+  for (const std::vector<int64_t>& deal : kDeals) {
+    const LayerOverProcesses layer(whole, deal), again(whole, deal);
+    const auto expect = [&](const char* name, const Held& got, const Output& output, double k) {
+      expect_close(name, got, output.values, output.scales, k, 0);
+    };
+    expect("y", layer.y, expected.y, kRandomForward.y);
+    expect("mean", layer.mean[0], expected.mean, kRandomForward.mean);
+    expect("rstd", layer.rstd[0], expected.spread, kRandomForward.spread);
+    expect("running_mean", layer.running_mean[0], expected.running_mean, kRandomForward.mean);
+    expect("running_variance", layer.running_variance[0], expected.running_variance,
+           kRandomForward.spread);
+    EXPECT_EQ(layer.y.memory, again.y.memory);
+    for (size_t part = 1; part < deal.size(); ++part) {
+      EXPECT_EQ(layer.mean[part].memory, layer.mean[0].memory);
+      EXPECT_EQ(layer.rstd[part].memory, layer.rstd[0].memory);
+      EXPECT_EQ(layer.running_mean[part].memory, layer.running_mean[0].memory);
+      EXPECT_EQ(layer.running_variance[part].memory, layer.running_variance[0].memory);
+    }
+  }
+}
+
+// Beyond what float32 and int32 can count nothing is lost: the same batch many times over has the
+// same mean and variance, bit by bit.
+TEST_P(Steps, CountsBeyond32Bits) {
+  Batch whole = make_batch(GetParam(), 10, 7);
+  const std::vector<int64_t> deal = {1, 2, 3, 4};
+  const LayerOverProcesses once(whole, deal), often(whole, deal, int64_t{1} << 36);
+  EXPECT_EQ(once.y.memory, often.y.memory);
+  EXPECT_EQ(once.mean[0].memory, often.mean[0].memory);
+  EXPECT_EQ(once.rstd[0].memory, often.rstd[0].memory);
+}
+
+// All processes are empty: nothing is divided by, statistics are 0 and nothing moves.
+TEST_P(Steps, NobodyHasAnything) {
+  Batch nothing = make_batch(GetParam(), 0, 8);
+  const LayerOverProcesses layer(nothing, {0, 0});
+  for (const double moment : layer.messages.words) EXPECT_EQ(moment, 0);
+  EXPECT_EQ(layer.mean[0].values(), std::vector<double>(5));
+  EXPECT_EQ(layer.rstd[0].values(), std::vector<double>(5));
+  EXPECT_EQ(layer.running_mean[0].values(), (std::vector<double>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(layer.running_variance[0].values(), (std::vector<double>{1, 2, 3, 4, 5}));
+}
+
+// The gradient's two steps over messages, counts included.
+TEST_P(Steps, GatheredSumsAreTheBatch) {
+  Batch whole = make_batch(GetParam(), 10, 9);
+  const Tensor vector{DType::kF32, {5}}, doubles{DType::kF64, {5}};
+  BatchNormBackward at_once{.x = whole.x.tensor,
+                            .dy = whole.dy.tensor,
+                            .gamma = vector,
+                            .statistics = Statistics::kMeanRstd,
+                            .mean = vector,
+                            .spread = vector,
+                            .dx = whole.x.tensor};
+  const Gradients expected = batch_norm_backward(at_once, inputs_of(whole));
+  const auto sample = static_cast<int64_t>(60 * size_of(GetParam().dtype));
+  for (const std::vector<int64_t>& deal : kDeals) {
+    Messages messages(deal.size());
+    Held dx(whole.x.tensor);
+    for (const bool reduce : {true, false}) {
+      for_each_part(deal, [&](int64_t part, int64_t first, int64_t samples) {
+        Batch mine = whole;
+        mine.x.tensor = mine.dy.tensor = of_part(whole.x.tensor, samples);
+        Buffers b = inputs_of(whole);
+        b.x = whole.x.memory.data() + first * sample;
+        b.dy = whole.dy.memory.data() + first * sample;
+        b.count = messages.at(reduce ? part : 0, 0);
+        b.sum_dy = messages.at(reduce ? part : 0, 1);
+        b.sum_dy_xmu = messages.at(reduce ? part : 0, 6);
+        b.dx = dx.memory.data() + first * sample;
+        if (reduce) {
+          BatchNormReduceBackward call = reduce_call(mine, doubles);
+          call.dgamma.reset();
+          call.dbeta.reset();
+          call.count = Tensor{DType::kI64, {1}};
+          run(call, b);
+          EXPECT_EQ(messages.count(part), samples * 12);
+        } else {
+          BatchNormElementwiseBackward call = elementwise_call(mine, mine.gamma, mine.gamma);
+          call.sum_dy = call.sum_dy_xmu = messages.sums();
+          call.count = messages.counts();
+          run(call, b);
+        }
+      });
+    }
+    expect_close("dx", dx, expected.dx, expected.dx_scale, 12, 0);
   }
 }
 

@@ -163,6 +163,78 @@ TEST(NativeErrors, ResidualGradient) {
   expect_refusal(call, Code::kBadArgument, "gamma_offset: expected a finite value, got inf");
 }
 
+// What passes between the steps of a BatchNorm: its types and shapes.
+TEST(NativeErrors, Steps) {
+  const Tensor data{DType::kF32, {4, 3, 5}}, vector{DType::kF64, {3}}, parts{DType::kF64, {2, 3}};
+  const BatchNormReduce reduce{
+      .x = data, .mean = vector, .squares = vector, .count = Tensor{DType::kI64, {1}}};
+  BatchNormReduce first = reduce;
+  first.count->dtype = DType::kI32;
+  expect_refusal(first, Code::kBadDType, "count: expected i64, got i32");
+  first = reduce;
+  first.count->shape = {2};
+  expect_refusal(first, Code::kBadShape, "count: expected 1 element, one per batch, got shape (2)");
+  first = reduce;
+  first.squares.dtype = DType::kI64;
+  expect_refusal(first, Code::kBadDType, "squares: expected f32, f16, bf16 or f64, got i64");
+  first = reduce;
+  first.x.dtype = DType::kF64;
+  expect_refusal(first, Code::kBadDType, "x: expected f32, f16 or bf16, got f64");
+  first = reduce;
+  first.mean.shape = {4};
+  expect_refusal(first, Code::kBadShape, "mean: expected 3 elements, one per channel");
+
+  const BatchNormElementwise elementwise{.x = data,
+                                         .mean = parts,
+                                         .squares = parts,
+                                         .count = {DType::kI64, {2}},
+                                         .y = data,
+                                         .saved_mean = Tensor{DType::kF32, {3}}};
+  BatchNormElementwise second = elementwise;
+  second.count.dtype = DType::kF64;
+  expect_refusal(second, Code::kBadDType, "count: expected i64, i32, f32, f16 or bf16, got f64");
+  second = elementwise;
+  second.count.shape = {3};
+  expect_refusal(second, Code::kBadShape,
+                 "squares: expected 9 elements, one per part and channel, got shape (2, 3)");
+  second.count.shape = {0};
+  expect_refusal(second, Code::kBadShape, "count: expected an element per part, got none");
+  second.x.shape = {1, 8};
+  second.y.reset();
+  second.saved_mean->shape = {8};
+  second.count = {DType::kF16, {int64_t{1} << 61}, {0}};  // 2^64 elements
+  expect_refusal(second, Code::kBadShape, "squares: expected 9223372036854775807 elements");
+  second = elementwise;
+  second.mean.shape = {3};
+  expect_refusal(second, Code::kBadShape, "mean: expected 6 elements, one per part and channel");
+  second = elementwise;
+  second.saved_mean->dtype = DType::kF64;
+  expect_refusal(second, Code::kBadDType, "saved_mean: expected f32, f16 or bf16, got f64");
+  second = elementwise;
+  second.running_mean = Tensor{DType::kF32, {3}};
+  expect_refusal(second, Code::kBadArgument, "running_variance: required beside the running mean");
+  second = elementwise;
+  second.eps = -1;
+  expect_refusal(second, Code::kBadArgument, "eps: expected a finite value >= 0, got -1");
+
+  const Tensor floats{DType::kF32, {3}};
+  BatchNormElementwiseBackward gradient{.x = data,
+                                        .dy = data,
+                                        .mean = floats,
+                                        .spread = floats,
+                                        .sum_dy = parts,
+                                        .sum_dy_xmu = vector,
+                                        .count = {DType::kI64, {2}},
+                                        .dx = data};
+  expect_refusal(gradient, Code::kBadShape,
+                 "sum_dy_xmu: expected 6 elements, one per part and channel, got shape (3)");
+  gradient.sum_dy = gradient.sum_dy_xmu = vector;  // of the whole batch: as many counts as you like
+  Plan plan;
+  EXPECT_TRUE(Plan::create(gradient, Device::kCpu, plan).ok());
+  gradient.mean.dtype = DType::kF64;
+  expect_refusal(gradient, Code::kBadDType, "mean: expected f32, f16 or bf16, got f64");
+}
+
 // Where outputs may lie, and where not.
 TEST(NativeErrors, LayersInPlace) {
   std::vector<float> x(32, 1), residual(32, 2), gamma(8, 1), beta(8), rows(8);

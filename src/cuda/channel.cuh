@@ -18,14 +18,9 @@ __host__ __device__ inline bool needs_sums(const ChannelsProblem& problem) {
   return !problem.frozen || problem.dgamma.present || problem.dbeta.present;
 }
 
-// 1 / the elements per channel of the whole batch.
-__device__ inline double inverse_count(const ChannelsProblem& problem, const Buffers& buffers) {
-  if (problem.step != ChannelsStep::kElementwise) {
-    return 1 / static_cast<double>(problem.samples * problem.length);
-  }
-  double count = 0;
-  for (int64_t i = 0; i < problem.counts; ++i) count += load_value(problem.count, buffers.count, i);
-  return 1 / count;
+// 1 / the elements per channel.
+__device__ inline double inverse_count(const ChannelsProblem& problem) {
+  return 1 / static_cast<double>(problem.samples * problem.length);
 }
 
 // What is given of a channel; no type is wider than float32.
@@ -159,22 +154,10 @@ __device__ inline Channel make_channel(const ChannelsProblem& problem, const Pre
   return channel;
 }
 
-// What the second step of a BatchNorm gets instead of sums.
-__device__ inline Totals load_totals(const ChannelsProblem& problem, const Buffers& buffers,
-                                     int64_t c, const Normalizer& n) {
-  const double dy_xmu = load_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c);
-  return {load_value(problem.sum_dy, buffers.sum_dy, c), dy_xmu, n.zero ? 0 : n.scale * dy_xmu};
-}
-
 __device__ inline void store_totals(const ChannelsProblem& problem, const Buffers& buffers,
                                     int64_t c, const Totals& totals) {
   if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, totals.dy_x_hat);
   if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, totals.dy);
-  if (problem.step != ChannelsStep::kReduce) return;
-  if (problem.sum_dy.present) store_value(problem.sum_dy, buffers.sum_dy, c, totals.dy);
-  if (problem.sum_dy_xmu.present) {
-    store_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, totals.dy_xmu);
-  }
 }
 
 // The same for kernels that make dx at once, ahead of the sums: what these are multiplied by, so

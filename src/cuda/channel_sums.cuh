@@ -137,8 +137,7 @@ __device__ __noinline__ void wide_channel(const ChannelsProblem& problem, const 
   if (crew.thread == 0) store_totals(problem, buffers, c, totals);
   if (!problem.has_dx) return;
   const Prepared prepared = prepare_channel(problem, load_given(problem, buffers, c));
-  const Channel channel =
-      make_channel(problem, prepared, totals, inverse_count(problem, buffers), false);
+  const Channel channel = make_channel(problem, prepared, totals, inverse_count(problem), false);
   T* dx = static_cast<T*>(buffers.dx) + c * problem.dx.channel;
   for_channel<T>(problem, buffers, c, crew, [&](double x, double dy, int64_t sample, int64_t i) {
     // Frozen, float32 serves dx even where the totals needed more.

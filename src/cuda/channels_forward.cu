@@ -5,7 +5,7 @@
 // channels_forward: a channel of up to 32 KB stays in the registers of a block, 4 units of 16 bytes
 // per thread: 1 read, 1 write. Everything else, also along the
 // channels: the moments of parts, a small kernel that puts them together, and y: 2 reads, 1 write.
-// With frozen statistics only the last two.
+// With frozen statistics, or the moments of a batch's parts given, only the last two.
 #include <algorithm>
 #include <bit>
 
@@ -68,37 +68,57 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) moments[blockIdx.x] = sums.moments(pivot, count);
 }
 
-// One block per channel: its parts, a thread each in turn, around the mean of the first.
+// Moments of parts put together: a thread each in turn, around the mean of the first that has
+// elements. The others count for nothing, whatever they are.
 constexpr int kFinishThreads = 128;
+template <class Part>
+__device__ Moments put_together(int64_t parts, const Part& part) {
+  Team team(kFinishThreads, 1);
+  int64_t first = 0;
+  while (first < parts && part(first).count == 0) ++first;
+  const double centre = first < parts ? pivot_of(part(first).mean) : 0;
+  double count = 0, sum = 0, squares = 0;
+  for (int64_t i = threadIdx.x; i < parts; i += kFinishThreads) {
+    const Moments each = part(i);
+    count += each.count;
+    if (each.count != 0) sum += each.count * (each.mean - centre);
+  }
+  count = team.sum(count);
+  sum = team.sum(sum);
+  if (count == 0) return {};
+  const double mean = centre + sum / count;
+  for (int64_t i = threadIdx.x; i < parts; i += kFinishThreads) {
+    const Moments each = part(i);
+    const double distance = each.mean - mean;
+    if (each.count != 0) squares += each.squares + each.count * distance * distance;
+  }
+  return {count, mean, team.sum(squares)};
+}
+
+// One block per channel.
 __global__ void __launch_bounds__(kFinishThreads)
     finish_forward_kernel(const __grid_constant__ ChannelsForwardProblem problem,
                           const __grid_constant__ Buffers buffers, const __grid_constant__ Cut cut,
                           const Moments* moments, ChannelScale* scales) {
   const int64_t c = blockIdx.x;
   ForwardStatistics statistics;
+  Moments total = {};
   if (problem.frozen) {
     statistics = frozen_statistics(problem, buffers, c);
-  } else if (cut.items > 0) {
+  } else {
     wait_for_previous_kernel();
-    Team team(kFinishThreads, 1);
-    const auto part = [&](int64_t i) {
+    const auto given = [&](int64_t i) { return load_moments(problem, buffers, c, i); };
+    const auto own = [&](int64_t i) {
       return moments[cut.last ? i * problem.channels + c : c * cut.parts + i];
     };
-    const auto count = static_cast<double>(problem.samples * problem.length);
-    const double centre = pivot_of(part(0).mean);
-    double sum = 0, squares = 0;
-    for (int64_t i = threadIdx.x; i < cut.parts; i += kFinishThreads) {
-      sum += part(i).count * (part(i).mean - centre);
-    }
-    statistics.mean = centre + team.sum(sum) / count;
-    for (int64_t i = threadIdx.x; i < cut.parts; i += kFinishThreads) {
-      const double distance = part(i).mean - statistics.mean;
-      squares += part(i).squares + part(i).count * distance * distance;
-    }
-    statistics.set_variance(team.sum(squares) / count, problem.eps);
+    total = problem.step == ChannelsStep::kElementwise ? put_together(problem.parts, given)
+                                                       : put_together(cut.parts, own);
+    statistics.mean = total.mean;
+    statistics.set_variance(total.count == 0 ? 0 : total.squares / total.count, problem.eps);
   }
   if (threadIdx.x != 0) return;
-  if (!problem.frozen) store_statistics(problem, buffers, c, statistics);
+  if (problem.step == ChannelsStep::kReduce) return store_moments(problem, buffers, c, total);
+  if (!problem.frozen) store_statistics(problem, buffers, c, statistics, total.count);
   scales[c] = scale_of(problem, buffers, c, statistics);
 }
 
@@ -226,7 +246,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
   squares = team.sum(squares) / count;
   if (!is_safe(squares)) squares = team.sum(wide_squares(channel, statistics.mean)) / count;
   statistics.set_variance(squares, problem.eps);
-  if (channel.thread == 0) store_statistics(problem, launch.buffers, c, statistics);
+  if (channel.thread == 0) store_statistics(problem, launch.buffers, c, statistics, count);
   if (!problem.has_y) return;
   const ChannelScale scale = scale_of(problem, launch.buffers, c, statistics);
 #pragma unroll
@@ -262,8 +282,8 @@ Status run_two_pass(const ChannelsForwardProblem& problem, Buffers buffers, void
   auto* scales = static_cast<ChannelScale*>(memory);
   auto* moments = reinterpret_cast<Moments*>(scales + problem.channels);
   const auto blocks = static_cast<unsigned>(cut.parts * cut.tiles);
-  const bool moves = !problem.frozen && blocks > 0;
-  if (moves) {
+  const bool summed = needs_moments(problem) && blocks > 0;
+  if (summed) {
     const Launch shape = {blocks, kThreads};
     NORMGRAD_RETURN_IF_ERROR(cut.last ? launch_kernel(&column_moments_kernel<T>, shape, stream,
                                                       problem, buffers, cut, aligned.x, moments)
@@ -271,7 +291,7 @@ Status run_two_pass(const ChannelsForwardProblem& problem, Buffers buffers, void
                                                       problem, buffers, cut, moments));
   }
   Launch finish = {static_cast<unsigned>(problem.channels), kFinishThreads};
-  finish.dependent = moves;
+  finish.dependent = summed;
   NORMGRAD_RETURN_IF_ERROR(launch_kernel(&finish_forward_kernel, finish, stream, problem, buffers,
                                          cut, moments, scales));
   if (!problem.has_y || blocks == 0) return {};
@@ -318,8 +338,8 @@ Status launch_channels_forward(const ChannelsForwardProblem& problem, const Buff
 // reads: 32x256x3136 fp32 183 us instead of 101.)
 bool is_resident(const ChannelsForwardProblem& problem) {
   const int64_t units = units_of(problem);
-  return !problem.frozen && units > 0 && units <= int64_t{kForwardThreads} * kForwardUnits &&
-         !walks_channels(problem);
+  return !problem.frozen && problem.step == ChannelsStep::kAll && units > 0 &&
+         units <= int64_t{kForwardThreads} * kForwardUnits && !walks_channels(problem);
 }
 
 }  // namespace
@@ -331,7 +351,7 @@ Status choose_channels_forward(const ChannelsForwardProblem& problem,
     return {};
   }
   const Cut cut = two_pass::cut_of(walk_of(problem));
-  const int64_t moments = problem.frozen ? 0 : problem.channels * cut.parts;
+  const int64_t moments = needs_moments(problem) ? problem.channels * cut.parts : 0;
   kernel = {"channels_forward_two_pass",
             static_cast<size_t>(problem.channels) * sizeof(ChannelScale) +
                 static_cast<size_t>(moments) * sizeof(Moments),

@@ -74,11 +74,30 @@ __device__ inline ForwardStatistics frozen_statistics(const ChannelsForwardProbl
   return statistics;
 }
 
+// Whether the statistics are those of x.
+inline bool needs_moments(const ChannelsForwardProblem& problem) {
+  return !problem.frozen && problem.step != ChannelsStep::kElementwise;
+}
+
+// What the first step of a BatchNorm leaves to the second, and a part of what that gets.
+__device__ inline void store_moments(const ChannelsForwardProblem& problem, const Buffers& buffers,
+                                     int64_t c, const Moments& moments) {
+  store_step_value(problem.mean, buffers.saved_mean, c, moments.mean);
+  store_step_value(problem.squares, buffers.squares, c, moments.squares);
+  if (problem.count.present && c == 0) store_count(problem, buffers.count);
+}
+__device__ inline Moments load_moments(const ChannelsForwardProblem& problem,
+                                       const Buffers& buffers, int64_t c, int64_t part) {
+  const Vector& count = problem.count;
+  return {load_step_value(count.dtype, buffers.count, part * count.stride),
+          load_part(problem.part_mean, buffers.mean, part, c),
+          load_part(problem.squares, buffers.squares, part, c)};
+}
+
 // What is saved of a channel, and its running statistics. A batch of nothing moves nothing.
 __device__ inline void store_statistics(const ChannelsForwardProblem& problem,
                                         const Buffers& buffers, int64_t c,
-                                        const ForwardStatistics& statistics) {
-  const auto count = static_cast<double>(problem.samples * problem.length);
+                                        const ForwardStatistics& statistics, double count) {
   if (problem.mean.present) store_value(problem.mean, buffers.saved_mean, c, statistics.mean);
   if (problem.spread.present) {
     const double spread = count == 0               ? 0

@@ -63,6 +63,36 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partial[blockIdx.x] = sums;
 }
 
+// What the first step of a BatchNorm leaves to the second.
+__device__ void store_step(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                           const Totals& totals) {
+  if (problem.sum_dy.present) store_step_value(problem.sum_dy, buffers.sum_dy, c, totals.dy);
+  if (problem.sum_dy_xmu.present) {
+    store_step_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, totals.dy_xmu);
+  }
+  if (problem.count.present && c == 0) store_count(problem, buffers.count);
+}
+
+// What the second gets of it: the sums of all parts, of dy and dy * (x - mean), and the elements.
+struct Step {
+  Sums sums;
+  double count;
+};
+__device__ Step load_step(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                          const Crew& crew, Sums* scratch) {
+  Sums sums, counts;
+  for (int64_t part = crew.thread; part < problem.parts; part += crew.threads) {
+    sums.add({load_part(problem.sum_dy, buffers.sum_dy, part, c),
+              load_part(problem.sum_dy_xmu, buffers.sum_dy_xmu, part, c)});
+  }
+  const Vector& count = problem.count;
+  for (int64_t i = crew.thread; i < problem.counts; i += crew.threads) {
+    counts.add({load_step_value(count.dtype, buffers.count, i * count.stride), 0});
+  }
+  sums = crew.sum(sums, scratch);
+  return {sums, crew.sum(counts, scratch).dy};
+}
+
 // One block per channel: the parts in order, a thread each in turn, then the threads.
 constexpr int kFinishThreads = 128;
 template <class T>
@@ -73,7 +103,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   __shared__ Sums scratch[kFinishThreads / 32];
   const Crew crew = {static_cast<int>(threadIdx.x), kFinishThreads, 0};
   const int64_t c = blockIdx.x;
-  const double inverse = inverse_count(problem, buffers);
+  double inverse = inverse_count(problem);
   const Prepared prepared = prepare_channel(problem, load_given(problem, buffers, c));
   const Normalizer& n = prepared.normalizer;
   Totals totals;
@@ -89,11 +119,14 @@ __global__ void __launch_bounds__(kFinishThreads)
     safe = are_safe(n, totals, inverse);
     if (!safe) totals = wide_totals<T>(problem, buffers, c, crew, scratch);
   } else if (problem.step == ChannelsStep::kElementwise) {
-    totals = load_totals(problem, buffers, c, n);
+    const auto [sums, count] = load_step(problem, buffers, c, crew, scratch);
+    inverse = 1 / count;
+    totals = {sums.dy, sums.dy_t, n.zero ? 0 : n.scale * sums.dy_t};
     safe = !n.zero && are_safe(n, totals, inverse);
   }
   if (threadIdx.x != 0) return;
   store_totals(problem, buffers, c, totals);
+  if (problem.step == ChannelsStep::kReduce) store_step(problem, buffers, c, totals);
   workspace.channels[c] = make_channel(problem, prepared, totals, inverse, safe);
 }
 

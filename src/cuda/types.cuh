@@ -109,7 +109,6 @@ __device__ float tree_sum(const float (&a)[kCount], const float (&b)[kCount]) {
 }
 
 __device__ inline double load_value(DType dtype, const void* data, int64_t index) {
-  if (dtype == DType::kI32) return static_cast<const int32_t*>(data)[index];
   return with_type(dtype, [&](auto type) -> double {
     return widen(static_cast<const decltype(type)*>(data)[index]);
   });
@@ -132,6 +131,40 @@ __device__ inline void store_value(const Vector& vector, void* data, int64_t ind
     value += load_value(vector, data, index);
   }
   store_value(vector.dtype, data, index * vector.stride, value);
+}
+
+// What passes between the two steps of a BatchNorm has types that nothing else has. Counts are
+// exact up to 2^53.
+__device__ inline double load_step_value(DType dtype, const void* data, int64_t index) {
+  switch (dtype) {
+    case DType::kF64:
+      return static_cast<const double*>(data)[index];
+    case DType::kI64:
+      return static_cast<double>(static_cast<const int64_t*>(data)[index]);
+    case DType::kI32:
+      return static_cast<const int32_t*>(data)[index];
+    default:
+      return load_value(dtype, data, index);
+  }
+}
+
+__device__ inline double load_part(const Parts& parts, const void* data, int64_t part,
+                                   int64_t index) {
+  return load_step_value(parts.dtype, data, part * parts.part + index * parts.stride);
+}
+
+__device__ inline void store_step_value(const Vector& vector, void* data, int64_t index,
+                                        double value) {
+  if (vector.dtype == DType::kF64) {
+    static_cast<double*>(data)[index * vector.stride] = value;
+  } else {
+    store_value(vector, data, index, value);
+  }
+}
+
+// The first step's count.
+__device__ inline void store_count(const ChannelsShape& shape, void* data) {
+  *static_cast<int64_t*>(data) = shape.samples * shape.length;
 }
 
 }  // namespace normgrad::cuda

@@ -22,6 +22,10 @@ Format format_of(DType dtype) {
       return {0x1p-11, 0x1p-25, 65520};
     case DType::kBF16:
       return {0x1p-8, 0x1p-134, 0x1.FFp127};
+    case DType::kF64:
+      return {0x1p-53, 0x1p-1074, INFINITY};
+    case DType::kI64:
+      return {0, 0, INFINITY};
     default:
       return {0x1p-24, 0x1p-150, 0x1.FFFFFFp127};
   }

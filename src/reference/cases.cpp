@@ -41,6 +41,8 @@ std::string number(const char* format, double value) {
 std::string describe(const Case& c) {
   std::string name = reference::name_of(c.op);
   if (c.forward) name += " forward";
+  static const char* const kSteps[] = {"", " reduce", " elementwise"};
+  name += kSteps[static_cast<int>(c.step)];
   for (size_t axis = 0; axis < c.shape.size(); ++axis) {
     name += (axis == 0 ? " " : "x") + std::to_string(c.shape[axis]);
   }
@@ -71,6 +73,12 @@ std::string describe(const Case& c) {
   if (!c.want_dx) name += " no_dx";
   if (!c.want_dgamma) name += " no_dgamma";
   if (!c.want_dbeta && c.op != Op::kRmsNorm) name += " no_dbeta";
+  if (c.step != Step::kNone) name += std::string(" sums=") + normgrad::name_of(c.sums);
+  if (c.step == Step::kElementwise) {
+    name += std::string(" counts=") + normgrad::name_of(c.count_dtype);
+    for (const int64_t each : c.counts) name += "," + std::to_string(each);
+    if (c.whole_sums) name += " whole_sums";
+  }
   if (c.eps != 0) name += number(" eps=%g", c.eps);
   if (c.frozen) name += " frozen";
   if (c.mean_over_std != 0) name += number(" mean=%g", c.mean_over_std);

@@ -23,6 +23,8 @@ const char* name_of(Op op);
 
 using Call = std::variant<LayerNormBackward, RmsNormBackward, BatchNormBackward>;
 using ForwardCall = std::variant<LayerNorm, RmsNorm, BatchNorm>;
+using StepCall = std::variant<BatchNormReduce, BatchNormElementwise, BatchNormReduceBackward,
+                              BatchNormElementwiseBackward>;
 
 enum class Values {
   kRandom,            // normal; dy has a mean
@@ -56,6 +58,9 @@ enum class Layout {
 // Where dx lies; of a layer: y, and kBoth: y in x and h in the residual.
 enum class InPlace { kNone, kDy, kX, kDh, kResidual, kBoth };
 
+// Of a BatchNorm in two steps.
+enum class Step { kNone, kReduce, kElementwise };
+
 struct Case {
   std::string name;
   Op op = Op::kLayerNorm;
@@ -79,6 +84,12 @@ struct Case {
   // Of layers, which ignore the five above.
   bool has_beta = true, has_residual = false, has_running = true;
   bool want_y = true, want_h = false, want_x_hat = false, want_mean = true, want_spread = true;
+  // Of BatchNorm's steps: the elements per channel of each part, and the types of what passes
+  // between the steps.
+  Step step = Step::kNone;
+  std::vector<int64_t> counts = {};
+  DType sums = DType::kF64, count_dtype = DType::kI64;
+  bool whole_sums = false;  // they are added up already
   double eps = 0;
   bool frozen = false;
   double mean_over_std = 0;
@@ -108,6 +119,8 @@ std::vector<Case> cases(Op op, bool long_mode);
 std::vector<Case> extended_cases(Op op);
 // The table of the operator itself.
 std::vector<Case> forward_cases(Op op);
+// The table of its steps: BatchNorm alone has some.
+std::vector<Case> step_cases(Op op);
 
 // What was found after a run.
 struct Report {
@@ -212,6 +225,47 @@ class ForwardInstance : public AnyInstance {
   Normalized reference() const;
 
   ForwardCall call_;
+};
+
+// One of the steps of a BatchNorm.
+class StepInstance : public AnyInstance {
+ public:
+  explicit StepInstance(const Case& description, uint64_t seed = 1);
+  const StepCall& call() const { return call_; }
+  Status plan(Device device, Plan& plan) const override;
+  Report check() const override;
+
+ private:
+  enum {
+    kX,
+    kDy,
+    kGamma,
+    kBeta,
+    kMean,
+    kSpread,
+    kSumDy,
+    kSumDyXmu,
+    kCount,
+    kSquares,
+    kY,
+    kDx,
+    kDgamma,
+    kDbeta,
+    kSavedMean,
+    kSavedSpread,
+    kRunningMean,
+    kRunningVariance
+  };
+
+  void make_tensors();
+  void make_inputs(uint64_t seed);
+  void make_moments(uint64_t seed);
+  void make_sums(uint64_t seed);
+  void make_call();
+  void check_forward(Report& report) const;
+  void check_backward(Report& report) const;
+
+  StepCall call_;
 };
 
 // Whichever the case is.

@@ -33,10 +33,16 @@ Gradients channels_backward(const Channels& data) {
     double mean_dyx = static_cast<double>(dgamma[c].terms / terms);
     double a2 = static_cast<double>(dgamma[c].magnitudes / terms);
     if (!data.sum_dy.empty()) {
-      mean_dy = data.sum_dy[c] / data.count;
-      mean_dyx = factor.zero ? 0 : factor.r * data.sum_dy_xmu[c] / data.count;
-      a1 = std::abs(mean_dy);
-      a2 = std::abs(mean_dyx);
+      Sum dy, dy_xmu;
+      for (size_t i = c; i < data.sum_dy.size(); i += data.channels) {
+        dy.add(data.sum_dy[i]);
+        dy_xmu.add(data.sum_dy_xmu[i]);
+      }
+      const auto mean = [&](long double sum) { return static_cast<double>(sum) / data.count; };
+      mean_dy = mean(dy.terms);
+      mean_dyx = factor.zero ? 0 : factor.r * mean(dy_xmu.terms);
+      a1 = std::abs(mean(dy.magnitudes));
+      a2 = factor.zero ? 0 : std::abs(factor.r * mean(dy_xmu.magnitudes));
     }
     const double s = data.gamma[c] * factor.r;
     for_each_index([&](int64_t i) {

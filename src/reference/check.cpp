@@ -67,7 +67,7 @@ void AnyInstance::compare_output(int which, const std::vector<double>& values,
     fail(std::string(output.name) + ": exact data, but " +
          std::to_string(verdict.elements - verdict.nearest) + " elements are not exact");
   }
-  if (telling && output.tensor.dtype != DType::kF32) {
+  if (telling && size_of(output.tensor.dtype) == 2) {
     report.elements16 += verdict.elements;
     report.nearest16 += verdict.nearest;
   }

@@ -76,7 +76,8 @@ DeviceMirror::DeviceMirror(AnyInstance& instance) : host_(instance.memories()) {
   for (void* Buffers::*output :
        {&Buffers::dx, &Buffers::dgamma, &Buffers::dbeta, &Buffers::y, &Buffers::h, &Buffers::x_hat,
         &Buffers::saved_mean, &Buffers::saved_spread, &Buffers::running_mean,
-        &Buffers::running_variance}) {
+        &Buffers::running_variance, &Buffers::sum_dy, &Buffers::sum_dy_xmu, &Buffers::count,
+        &Buffers::squares}) {
     buffers_.*output = device_of(host.*output);
   }
   upload();

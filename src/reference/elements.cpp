@@ -82,6 +82,11 @@ std::vector<double> gather(const Tensor& tensor, const void* data) {
       return gather_as<uint16_t>(tensor, data, f32_from_bf16);
     case DType::kI32:
       return gather_as<int32_t>(tensor, data, [](int32_t value) { return value; });
+    case DType::kI64:
+      return gather_as<int64_t>(tensor, data,
+                                [](int64_t value) { return static_cast<double>(value); });
+    case DType::kF64:
+      return gather_as<double>(tensor, data, [](double value) { return value; });
     default:
       return gather_as<float>(tensor, data, [](float value) { return value; });
   }
@@ -98,6 +103,14 @@ void scatter(const Tensor& tensor, void* data, std::span<const double> values) {
       return scatter_as<uint16_t>(tensor, data, values, [](double value) {
         return bf16_from_f32(static_cast<float>(round_to(DType::kBF16, value)));
       });
+    case DType::kI32:
+      return scatter_as<int32_t>(tensor, data, values,
+                                 [](double value) { return static_cast<int32_t>(value); });
+    case DType::kI64:
+      return scatter_as<int64_t>(tensor, data, values,
+                                 [](double value) { return static_cast<int64_t>(value); });
+    case DType::kF64:
+      return scatter_as<double>(tensor, data, values, [](double value) { return value; });
     default:
       return scatter_as<float>(tensor, data, values,
                                [](double value) { return static_cast<float>(value); });
@@ -116,6 +129,7 @@ void erase(const Tensor& tensor, void* data, std::byte byte) {
 
 double round_to(DType dtype, double value) {
   if (dtype == DType::kF32) return static_cast<float>(value);
+  if (dtype == DType::kF64 || dtype == DType::kI64) return value;
   if (!std::isfinite(value)) return value;
   const bool f16 = dtype == DType::kF16;
   const int smallest = f16 ? -14 : -126;  // exponent of the smallest normal number

@@ -10,6 +10,7 @@
 namespace normgrad::reference {
 
 std::unique_ptr<AnyInstance> make_instance(const Case& description, uint64_t seed) {
+  if (description.step != Step::kNone) return std::make_unique<StepInstance>(description, seed);
   if (description.forward) return std::make_unique<ForwardInstance>(description, seed);
   return std::make_unique<Instance>(description, seed);
 }

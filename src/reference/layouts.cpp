@@ -114,6 +114,37 @@ Tensor statistics_tensor(const Case& c, bool mean) {
   return tensor;
 }
 
+Tensor parts_tensor(const Case& c, DType dtype, bool gathered) {
+  const int64_t parts = static_cast<int64_t>(c.counts.size()), channels = c.groups();
+  Tensor tensor = {dtype, {channels}};
+  const bool gaps = c.layout == Layout::kStridedParameters || c.layout == Layout::kMixed;
+  if (gathered) {
+    tensor.shape = {parts, channels};
+    if (gaps) tensor.strides = {2 * channels + 2, 1};
+  } else if (gaps) {
+    scale_strides(tensor, 3);
+  }
+  if (c.layout == Layout::kScattered && channels % 2 == 0) {  // what no stride can walk
+    tensor.shape.back() = 2;
+    tensor.shape.push_back(channels / 2);
+    transpose(tensor);
+  }
+  return tensor;
+}
+
+Tensor counts_tensor(const Case& c) {
+  const int64_t parts = static_cast<int64_t>(c.counts.size());
+  Tensor tensor = {c.count_dtype, {parts}};
+  if (c.layout == Layout::kStridedParameters || c.layout == Layout::kMixed) {
+    scale_strides(tensor, 2 * c.groups() + 2);
+  }
+  if (c.layout == Layout::kScattered && parts == 4) {
+    tensor.shape = {2, 2};
+    transpose(tensor);
+  }
+  return tensor;
+}
+
 Tensor parameter_tensor(const Case& c, DType dtype, int64_t stride) {
   Tensor tensor = {dtype, c.parameters()};
   if (c.layout == Layout::kStridedParameters || c.layout == Layout::kStrided ||

@@ -12,4 +12,10 @@ Tensor statistics_tensor(const Case& c, bool mean);
 // With gaps of `stride` where the layout has some.
 Tensor parameter_tensor(const Case& c, DType dtype, int64_t stride);
 
+// (parts, channels), or (channels): as one of several operands in the message of each part where
+// the layout has gaps.
+Tensor parts_tensor(const Case& c, DType dtype, bool gathered);
+// One number per part, in the same messages.
+Tensor counts_tensor(const Case& c);
+
 }  // namespace normgrad::reference

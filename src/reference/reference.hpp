@@ -31,6 +31,14 @@ Normalized layer_norm(const LayerNorm& call, const Buffers& buffers);
 Normalized rms_norm(const RmsNorm& call, const Buffers& buffers);
 Normalized batch_norm(const BatchNorm& call, const Buffers& buffers);
 
+// What the first of BatchNorm's two steps makes, and the second makes of it.
+struct ChannelMoments {
+  Output mean, squares;
+  std::vector<double> reach;  // the largest |x - mean|
+};
+ChannelMoments batch_norm_moments(const BatchNormReduce& call, const Buffers& buffers);
+Normalized batch_norm_elementwise(const BatchNormElementwise& call, const Buffers& buffers);
+
 // All gradients, also those that the call does not ask for; without what they may be added to.
 Gradients layer_norm_backward(const LayerNormBackward& call, const Buffers& buffers);
 Gradients rms_norm_backward(const RmsNormBackward& call, const Buffers& buffers);
@@ -68,8 +76,8 @@ struct Channels {
   std::vector<double> mean, spread;  // (channels)
   double eps = 0;
   bool frozen = false;
-  // Given sums over a batch of `count` elements per channel; empty: those of x and dy.
-  std::vector<double> sum_dy = {}, sum_dy_xmu = {};  // (channels)
+  // Given sums over a batch of `count` elements per channel, in parts; empty: those of x and dy.
+  std::vector<double> sum_dy = {}, sum_dy_xmu = {};  // (parts, channels)
   double count = 0;
 };
 Gradients channels_backward(const Channels& data);

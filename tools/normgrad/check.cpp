@@ -84,7 +84,7 @@ class Summary {
       worst_[{each.op, output.name, output.dtype}].add(each, report.ok, output.k);
     }
     if (!each.random) return;
-    if (!each.forward) {
+    if (!each.forward && each.step == reference::Step::kNone) {
       auto& [dx, params] = by_rows_[{each.op, summed_rows(each)}];
       if (each.want_dx) dx.add(each, report.ok, report.k("dx"));
       if (each.want_dgamma || each.want_dbeta) {
@@ -192,7 +192,7 @@ int run_check(const CheckOptions& options) {
   std::vector<Case> table;
   for (const Op op : options.ops) {
     for (const auto& part : {reference::forward_cases(op), reference::cases(op, options.long_mode),
-                             reference::extended_cases(op), growing_cases(op, options.long_mode)}) {
+                             reference::extended_cases(op), reference::step_cases(op), growing_cases(op, options.long_mode)}) {
       table.insert(table.end(), part.begin(), part.end());
     }
   }

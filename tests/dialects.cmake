@@ -21,9 +21,17 @@ foreach(name nvidia nvidia_values)
 endforeach()
 add_executable(infini_abi_test infini_abi_test.c)
 normgrad_target(infini_abi_test)
-target_link_libraries(infini_abi_test PRIVATE ${infini})
+target_link_libraries(infini_abi_test PRIVATE ${infini} infiniccl)
 add_test(NAME infini_abi COMMAND infini_abi_test)
-normgrad_symbols_test(infini ${infini})
+normgrad_symbols_test(infini ${infini} infiniccl)
+
+# infiniccl; what needs several processes is in mpi.cmake.
+normgrad_test(infiniccl_absent infiniccl normgrad_comm)
+normgrad_device_test(infiniccl_nvidia infiniccl infinirt)
+set(absent ${CMAKE_CURRENT_BINARY_DIR}/absent)
+file(WRITE ${absent}/libnccl.so.2 "")
+file(WRITE ${absent}/libnormgrad_mpi.so.${PROJECT_VERSION_MAJOR} "")
+set_tests_properties(infiniccl_absent PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${absent})
 
 # aclnn.
 normgrad_test(acl_runtime ascendcl)

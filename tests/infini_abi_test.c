@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "infiniccl.h"
 #include "infiniop.h"
 #include "infiniop/normgrad.h"
 #include "infinirt.h"
@@ -76,6 +77,14 @@ EQUAL(INFINIRT_RESOURCE_FIELD_MEMORY_BANDWIDTH_UTILIZATION, 1 << 2);
 EQUAL(INFINIRT_RESOURCE_FIELD_KERNEL_TIME_RATIO, 1 << 3);
 EQUAL(INFINIRT_RESOURCE_FIELD_COMMUNICATION, 1 << 4);
 
+EQUAL(INFINICCL_SUM, 0);
+EQUAL(INFINICCL_PROD, 1);
+EQUAL(INFINICCL_MAX, 2);
+EQUAL(INFINICCL_MIN, 3);
+EQUAL(INFINICCL_AVG, 4);
+
+EQUAL(sizeof(infinicclReduceOp_t), 4);
+EQUAL(sizeof(infinicclUniqueId_t), 128);
 EQUAL(sizeof(infiniStatus_t), 4);
 EQUAL(sizeof(infiniDevice_t), 4);
 EQUAL(sizeof(infiniDtype_t), 4);

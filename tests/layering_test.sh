@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Dependencies point one way: dialects, tools -> include/normgrad -> src/ops -> backends. Looks at
-# every #include and every device #if; prints the lines that break a rule.
+# Dependencies point one way: dialects, tools -> include/normgrad -> src/comm -> src/ops -> backends.
+# Looks at every #include and every device #if; prints the lines that break a rule.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,13 +18,17 @@ refuse() {
 
 include='^\s*#\s*include\s*["<](.*/)?'
 
-refuse "The native API includes nothing but itself and the standard library" \
-  '^\s*#\s*include\s*(<.*[./]|"(?!normgrad/))' include/normgrad
+refuse "The native API includes nothing but itself and the standard library; normgrad/mpi.hpp MPI" \
+  '^\s*#\s*include\s*(<(?!mpi\.h>).*[./]|"(?!normgrad/))' include/normgrad
+refuse "Only what is built where there is an MPI includes it" "$include(mpi\.h|normgrad/mpi\.hpp)" \
+  dialects tools src/ops src/cpu src/cuda src/reference
+refuse "The communicators know the native API, and of the operators no more than helpers" \
+  "$include((cpu|cuda|reference)/|ops/(?!float16\.hpp|return_if_error\.hpp))" src/comm
 refuse "A dialect knows the native API only" "$include(ops/.*\.hpp|(cpu|cuda|comm|reference)/)" dialects
 refuse "The tool knows the native API, the reference and the dialects only" \
   "$include(ops|cpu|cuda|comm)/" tools
 refuse "Operators reach a backend through its table only" \
-  "$include(cpu|cuda|reference)/" src/ops
+  "$include(cpu|cuda|comm|reference)/" src/ops
 for backend in cpu cuda; do
   [[ -d src/$backend ]] || continue
   refuse "A backend knows neither another backend nor what stands above it" \

@@ -167,6 +167,7 @@ infiniStatus_t answer(const Status& status) noexcept {
       code = INFINI_STATUS_DEVICE_TYPE_NOT_SUPPORTED;
       break;
     case Code::kInternal:
+    case Code::kCommunication:
       break;
   }
   return fail(code, "%s", status.message().c_str());

@@ -19,6 +19,7 @@ enum class Code {
   kInsufficientWorkspace,  // the workspace is smaller than the plan asked for
   kUnsupportedDevice,      // the device, or the implementation asked for, is not in this build
   kInternal,               // out of memory, or the device failed
+  kCommunication,          // a rank failed, missed the deadline, or does not fit the others
 };
 
 // The message names the argument, what was expected and what came. It is empty for kOk.

@@ -11,6 +11,7 @@
 #include "normgrad/tensor.hpp"
 #include "ops/layout.hpp"
 #include "ops/problem.hpp"
+#include "ops/return_if_error.hpp"
 
 namespace normgrad {
 
@@ -192,9 +193,3 @@ Parts see_parts(Operand& operand, int64_t parts, int64_t size);
 Vector see_gamma(Operand& gamma, double offset, int64_t size);
 
 }  // namespace normgrad
-
-// Returns from the enclosing function if `expression` is not ok.
-#define NORMGRAD_RETURN_IF_ERROR(expression)                                      \
-  do {                                                                            \
-    if (::normgrad::Status status_ = (expression); !status_.ok()) return status_; \
-  } while (false)

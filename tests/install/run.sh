@@ -49,6 +49,17 @@ consume normgrad batch_norm_cpp.cpp c++ -std=c++20
 consume normgrad-aclnn layer_norm_aclnn.cpp c++ -std=c++11
 consume normgrad-ge layer_norm_graph.cpp c++ -std=c++11
 
+mpi_library=$(find "$prefix" -name libnormgrad_mpi.so)
+if [[ -n $mpi_library ]]; then
+  echo "MPI"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+  read -ra flags < <(pkg-config --cflags --libs normgrad-mpi)
+  quietly mpicxx -std=c++20 "$examples/sync_batch_norm_mpi.cpp" -o "$temporary/consumer_of_mpi" "${flags[@]}"
+  for consumer in consumer/mpi_consumer consumer_of_mpi; do
+    mpirun --oversubscribe --bind-to none -n 2 "$temporary/$consumer" 5
+  done
+fi
+
 echo "The README's program"
 sed -n '/^```c$/,/^```$/p' "$here/../../README.md" | sed '1d;$d' >"$temporary/readme.c"
 read -ra flags < <(pkg-config --cflags --libs normgrad-infiniop)

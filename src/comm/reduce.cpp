@@ -1,5 +1,6 @@
 #include "comm/reduce.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <type_traits>
@@ -47,30 +48,55 @@ T narrow(auto value) {
 }
 
 // Signed sums and products go through unsigned numbers, in which overflow is defined.
-template <class Wide>
-Wide combine(Reduction reduction, Wide a, Wide b) {
-  if (reduction == Reduction::kMax) return a != a || a >= b ? a : b;
-  if (reduction == Reduction::kMin) return a != a || a <= b ? a : b;
-  if constexpr (std::is_integral_v<Wide>) {
-    const auto u = static_cast<uint64_t>(a), v = static_cast<uint64_t>(b);
-    return static_cast<Wide>(reduction == Reduction::kProduct ? u * v : u + v);
-  } else {
-    return reduction == Reduction::kProduct ? a * b : a + b;
+template <Reduction kReduction, class Wide>
+Wide combine(Wide a, Wide b) {
+  if constexpr (kReduction == Reduction::kMax) return a != a || a >= b ? a : b;
+  if constexpr (kReduction == Reduction::kMin) return a != a || a <= b ? a : b;
+  using Number = std::conditional_t<std::is_integral_v<Wide>, uint64_t, Wide>;
+  const auto u = static_cast<Number>(a), v = static_cast<Number>(b);
+  return static_cast<Wide>(kReduction == Reduction::kProduct ? u * v : u + v);
+}
+
+// In blocks that stay in the first-level cache, so that memory is read in its order.
+template <class T, Reduction kReduction>
+void reduce_as(const std::byte* from, size_t stride, int parts, int64_t count, std::byte* to) {
+  constexpr int64_t kBlock = 512;
+  decltype(widen(T{})) total[kBlock];
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t size = std::min(kBlock, count - first);
+    const auto block = [&](int part) {
+      return reinterpret_cast<const T*>(from + static_cast<size_t>(part) * stride) + first;
+    };
+    const T* own = block(0);
+    for (int64_t i = 0; i < size; ++i) total[i] = widen(own[i]);
+    for (int part = 1; part < parts; ++part) {
+      const T* other = block(part);
+      for (int64_t i = 0; i < size; ++i) {
+        total[i] = combine<kReduction>(total[i], widen(other[i]));
+      }
+    }
+    if (kReduction == Reduction::kAverage) {
+      for (int64_t i = 0; i < size; ++i) total[i] /= static_cast<decltype(widen(T{}))>(parts);
+    }
+    T* results = reinterpret_cast<T*>(to) + first;
+    for (int64_t i = 0; i < size; ++i) results[i] = narrow<T>(total[i]);
   }
 }
 
 template <class T>
 void reduce_as(const std::byte* from, size_t stride, int parts, int64_t count, Reduction reduction,
                std::byte* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    const auto value = [&](int part) {
-      const std::byte* block = from + static_cast<size_t>(part) * stride;
-      return widen(reinterpret_cast<const T*>(block)[i]);
-    };
-    auto total = value(0);
-    for (int part = 1; part < parts; ++part) total = combine(reduction, total, value(part));
-    if (reduction == Reduction::kAverage) total /= static_cast<decltype(total)>(parts);
-    reinterpret_cast<T*>(to)[i] = narrow<T>(total);
+  switch (reduction) {
+    case Reduction::kSum:
+      return reduce_as<T, Reduction::kSum>(from, stride, parts, count, to);
+    case Reduction::kProduct:
+      return reduce_as<T, Reduction::kProduct>(from, stride, parts, count, to);
+    case Reduction::kMax:
+      return reduce_as<T, Reduction::kMax>(from, stride, parts, count, to);
+    case Reduction::kMin:
+      return reduce_as<T, Reduction::kMin>(from, stride, parts, count, to);
+    case Reduction::kAverage:
+      return reduce_as<T, Reduction::kAverage>(from, stride, parts, count, to);
   }
 }
 

@@ -58,6 +58,11 @@ if [[ -n $mpi_library ]]; then
   for consumer in consumer/mpi_consumer consumer_of_mpi; do
     mpirun --oversubscribe --bind-to none -n 2 "$temporary/$consumer" 5
   done
+  # Not linked with MPI: libinfiniccl finds libnormgrad_mpi in the installed tree.
+  consume normgrad-infiniccl all_reduce_infiniccl.c cc -std=c11
+  for consumer in consumer/ccl_consumer consumer_of_normgrad-infiniccl; do
+    mpirun --oversubscribe --bind-to none -n 2 "$temporary/$consumer"
+  done
 fi
 
 echo "The README's program"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Optional
+
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .torch import functional as F
 
-__all__ = ["LayerNorm", "RMSNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
+__all__ = ["LayerNorm", "RMSNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"]
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -57,3 +60,60 @@ class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
 
 class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     """``torch.nn.BatchNorm3d``; see ``normgrad.torch.functional.batch_norm`` for the formulas."""
+
+
+class SyncBatchNorm(_BatchNorm, torch.nn.SyncBatchNorm):
+    """``torch.nn.SyncBatchNorm``: in training the statistics are those of the batches of all
+    processes of ``process_group`` (default: all processes), and so is the gradient of the input.
+    The gradients of ``weight`` and ``bias`` are this process's own: ``DistributedDataParallel``
+    averages them.
+
+    CPU tensors with gloo, CUDA tensors with nccl; one message of ``16 C + 16`` bytes per process and
+    direction. Processes may have batches of any sizes, and none. All of them get the same bits.
+    In eval mode, in a group of one process and without ``torch.distributed`` it is a local
+    BatchNorm. A process that fails makes the others raise within the timeout of the group, with
+    outputs and running statistics unchanged.
+    """
+
+    _agreed: Optional[str] = None  # the name of the group in which the layers were compared
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        self._check_non_zero_input_channels(input)
+        group = self._group() if self.training else None
+        if group is None:
+            return super().forward(input)
+        if not F._ours(input):
+            return torch.nn.SyncBatchNorm.forward(self, input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.track_running_stats and self.momentum is None:  # a cumulative average
+            momentum = 1.0 / (float(self.num_batches_tracked) + 1)
+        y = F.sync_batch_norm(
+            input,
+            self.running_mean if self.track_running_stats else None,
+            self.running_var if self.track_running_stats else None,
+            self.weight,
+            self.bias,
+            momentum,
+            self.eps,
+            self.num_features,
+            self._agreed != group.group_name,
+            group,
+        )
+        self._agreed = group.group_name
+        if self.track_running_stats:  # after the call, which may have failed
+            self.num_batches_tracked.add_(1)
+        return y
+
+    def _group(self) -> Any:
+        if not (dist.is_available() and dist.is_initialized()):
+            return None
+        group = dist.group.WORLD if self.process_group is None else self.process_group
+        return group if dist.get_world_size(group) > 1 else None
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Any, process_group: Any = None) -> Any:
+        """``normgrad.torch.convert_sync_batchnorm``."""
+        from .torch import convert_sync_batchnorm
+
+        return convert_sync_batchnorm(module, process_group)

@@ -62,8 +62,8 @@ class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     """``torch.nn.BatchNorm3d``; see ``normgrad.torch.functional.batch_norm`` for the formulas."""
 
 
-class SyncBatchNorm(_BatchNorm, torch.nn.SyncBatchNorm):
-    """``torch.nn.SyncBatchNorm``: in training the statistics are those of the batches of all
+class SyncBatchNorm(_BatchNorm):
+    """``torch.nn.SyncBatchNorm``, for the CPU, too: in training the statistics are those of the batches of all
     processes of ``process_group`` (default: all processes), and so is the gradient of the input.
     The gradients of ``weight`` and ``bias`` are this process's own: ``DistributedDataParallel``
     averages them.
@@ -73,9 +73,39 @@ class SyncBatchNorm(_BatchNorm, torch.nn.SyncBatchNorm):
     In eval mode, in a group of one process and without ``torch.distributed`` it is a local
     BatchNorm. A process that fails makes the others raise within the timeout of the group, with
     outputs and running statistics unchanged.
+
+    It is no subclass of ``torch.nn.SyncBatchNorm``, which ``DistributedDataParallel`` refuses to
+    run on the CPU.
     """
 
     _agreed: Optional[str] = None  # the name of the group in which the layers were compared
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: Optional[float] = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        **newer: Any,  # bias, since PyTorch 2.13
+    ) -> None:
+        super().__init__(
+            num_features,
+            eps,
+            momentum,
+            affine,
+            track_running_stats,
+            device=device,
+            dtype=dtype,
+            **newer,
+        )
+        self.process_group = process_group
+
+    _check_input_dim = torch.nn.SyncBatchNorm._check_input_dim
+    _check_non_zero_input_channels = torch.nn.SyncBatchNorm._check_non_zero_input_channels
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)

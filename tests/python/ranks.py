@@ -16,6 +16,8 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
+# What the functions import sooner or later, seconds of it, and what is under test.
+PRELOADED = ["torch._dynamo", "torch._functorch.aot_autograd", "normgrad.nn", "pytest", "ranks"]
 PATIENCE = 240.0  # seconds; machines are shared, and this only ends a test that would never end
 
 
@@ -57,7 +59,7 @@ class Ranks:
 
     def __init__(self, size: int, deadline: float = PATIENCE) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "normgrad.nn", "ranks"])
+        context.set_forkserver_preload(PRELOADED)
         self._store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
         self._connections, self.processes = [], []
         for rank in range(size):

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .errors import ArgumentError, ArrayTypeError
 from .torch import functional as F
 
 __all__ = ["LayerNorm", "RMSNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"]
@@ -104,20 +105,28 @@ class SyncBatchNorm(_BatchNorm):
         )
         self.process_group = process_group
 
-    _check_input_dim = torch.nn.SyncBatchNorm._check_input_dim
-    _check_non_zero_input_channels = torch.nn.SyncBatchNorm._check_non_zero_input_channels
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2 or input.shape[1] == 0:
+            raise ArgumentError(
+                f"input: expected two axes or more, and channels, got shape {tuple(input.shape)}",
+                "bad_shape",
+            )
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check_input_dim(input)
-        self._check_non_zero_input_channels(input)
         group = self._group() if self.training else None
         if group is None:
             return super().forward(input)
+        self._check_input_dim(input)
         if not F._ours(input):
-            return torch.nn.SyncBatchNorm.forward(self, input)
+            raise ArrayTypeError(
+                "input: expected a plain tensor of float32, float16 or bfloat16 on the CPU or CUDA, "
+                f"got {input.dtype} on {input.device}; see torch.nn.SyncBatchNorm for others",
+                "bad_dtype",
+            )
+        tracked = self.num_batches_tracked if self.track_running_stats else None
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.track_running_stats and self.momentum is None:  # a cumulative average
-            momentum = 1.0 / (float(self.num_batches_tracked) + 1)
+        if tracked is not None and self.momentum is None:  # a cumulative average
+            momentum = 1.0 / (float(tracked) + 1)
         y = F.sync_batch_norm(
             input,
             self.running_mean if self.track_running_stats else None,
@@ -131,8 +140,8 @@ class SyncBatchNorm(_BatchNorm):
             group,
         )
         self._agreed = group.group_name
-        if self.track_running_stats:  # after the call, which may have failed
-            self.num_batches_tracked.add_(1)
+        if tracked is not None:  # now, since the call may have failed
+            tracked.add_(1)
         return y
 
     def _group(self) -> Any:

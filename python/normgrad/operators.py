@@ -99,7 +99,9 @@ def _call(
         if out:
             raise ArgumentError("out: expected none, since JAX's arrays cannot be written to")
         if {SUMS, COUNT} & {OUTPUTS[op].get(name) for name in names} or "squares" in arrays:
-            raise ArgumentError(f"x: {op} is not there for JAX, whose arrays have 32 bits")
+            raise ArgumentError(
+                f"x: expected no array of JAX, which has no float64 and int64 for {op}"
+            )
         results = jax.call(op, arrays, scalars, names)
     else:
         operands = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import signal
 import time
 
@@ -264,7 +265,7 @@ def test_without_processes_it_is_a_batch_norm():  # type: ignore
         same_bits([list(sync.buffers()), list(plain.buffers())])
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         normgrad.nn.SyncBatchNorm(4)(torch.randn(1, 4))
-    with pytest.raises(ValueError, match="at least 2D"):
+    with pytest.raises(ValueError, match="input: expected two axes"):
         normgrad.nn.SyncBatchNorm(4)(torch.randn(4))
 
 
@@ -307,6 +308,34 @@ def test_double_backward_is_refused(four):  # type: ignore
     four.run(double_backward, ranks=(0, 1))
 
 
+def check_operators(rank):  # type: ignore
+    name, ops = GROUPS[2].group_name, torch.ops.normgrad
+    x, running = torch.randn(3, 4, 2, requires_grad=True), (torch.zeros(4), torch.ones(4))
+    gamma, beta = torch.randn(2, 4).requires_grad_().unbind()
+    torch.library.opcheck(
+        ops.sync_batch_norm.default, (x, gamma, beta, *running, 0.1, 1e-5, 4, False, name)
+    )
+    dy, statistics = torch.randn(3, 4, 2), (torch.rand(4), torch.rand(4))
+    for wanted in ([True, True, True], [True, False, False]):
+        torch.library.opcheck(
+            ops.sync_batch_norm_backward.default,
+            (dy, x.detach(), gamma.detach(), *statistics, 1e-5, name, wanted),
+        )
+
+
+def test_opcheck(four):  # type: ignore
+    four.run(check_operators, ranks=(0, 1))
+
+
+def refuse(rank):  # type: ignore
+    with pytest.raises(normgrad.ArrayTypeError, match="float64.*torch.nn.SyncBatchNorm"):
+        layer(2)(torch.randn(3, CHANNELS).double())
+
+
+def test_float64_is_refused(four):  # type: ignore
+    four.run(refuse, ranks=(0, 1))
+
+
 # Disagreement
 
 
@@ -338,7 +367,10 @@ def disagree(rank, what):  # type: ignore
 @pytest.mark.parametrize(
     "what, sentence",
     [
-        ("layer", r"expected 4 channels .* in its first call on every rank, got 6 channels .* rank 1"),
+        (
+            "layer",
+            r"expected 4 channels .* in its first call on every rank, got 6 channels .* rank 1",
+        ),
         ("eps", "expected .* eps 1e-05 .* got .* eps 0.001 .* on rank 1"),
         ("dtype", "expected .* float32 .* in its forward pass .* got .* bfloat16 .* on rank 1"),
         ("channels", "expected 4 channels .* got 7 channels .* on rank 1"),
@@ -347,8 +379,6 @@ def disagree(rank, what):  # type: ignore
 )
 def test_disagreement_is_an_error_on_every_rank(four, what, sentence):  # type: ignore
     first, second = four.run(disagree, what, ranks=(0, 1))
-    import re
-
     assert re.search(sentence, first), first
     assert second.startswith("process_group: expected"), second
 

@@ -72,7 +72,7 @@ def convert_sync_batchnorm(model: ModuleT, process_group: Any = None) -> ModuleT
     classes = {getattr(library, name) for library in (torch.nn, nn) for name in names}
     for module in model.modules():
         if type(module) in classes:
-            before = getattr(module, "process_group", None)
+            group = process_group or getattr(module, "process_group", None)
             module.__class__ = nn.SyncBatchNorm
-            module.process_group = before if process_group is None else process_group
+            setattr(module, "process_group", group)
     return model

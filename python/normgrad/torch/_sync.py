@@ -30,7 +30,7 @@ _LAYER, _FORWARD, _BACKWARD = range(3)
 _MODES = ("its first call", "its forward pass", "its backward pass")
 
 # all_gather_into_tensor has a new name since 2.13, and warns under the old one.
-_all_gather = getattr(dist, "all_gather_single", None) or getattr(
+_all_gather: Any = getattr(dist, "all_gather_single", None) or getattr(
     dist, "all_gather_into_tensor", None
 )
 
@@ -63,7 +63,9 @@ def _check(tags: Tensor, expected: int, own: int) -> None:
     """All ranks see the same tags, so that a difference is an error on each of them. On a GPU it is a
     kernel that looks, and the stream that fails: the host waits for nothing."""
     if tags.is_cuda:
-        torch._assert_async((tags == expected).all(), "normgrad: the ranks of a SyncBatchNorm differ")
+        torch._assert_async(
+            (tags == expected).all(), "normgrad: the ranks of a SyncBatchNorm differ"
+        )
         others = {} if own == expected else {"this rank": own}
     else:
         ranks = enumerate(tags.tolist())

@@ -38,12 +38,12 @@ class Clock(threading.Thread):
             before = now
 
 
-def _serve(rank: int, size: int, port: int, deadline: float, connection: Any) -> None:
+def _serve(rank: int, size: int, port: int, connection: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=deadline)
+        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE)
     )
     while True:
         function, arguments = pickle.loads(connection.recv_bytes())
@@ -55,16 +55,16 @@ def _serve(rank: int, size: int, port: int, deadline: float, connection: Any) ->
 
 
 class Ranks:
-    """``size`` processes whose collectives have ``deadline`` seconds; use it in a ``with`` block."""
+    """``size`` processes; use it in a ``with`` block."""
 
-    def __init__(self, size: int, deadline: float = PATIENCE) -> None:
+    def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
         self._connections, self.processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            arguments = (rank, size, self._store.port, deadline, theirs)
+            arguments = (rank, size, self._store.port, theirs)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()

@@ -55,6 +55,15 @@ std::vector<Case> probes() {
     layer.eps = 1e-5;
     list.push_back(layer);
   }
+  for (Case step : std::vector<Case>(list)) {
+    if (step.op != Op::kBatchNorm) continue;
+    step.statistics = Statistics::kMeanRstd;
+    step.counts = {30000, 0, 7};
+    for (const Step which : {Step::kReduce, Step::kElementwise}) {
+      step.step = which;
+      list.push_back(step);
+    }
+  }
   return list;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "normgrad/normgrad.hpp"
@@ -220,6 +221,27 @@ std::vector<std::byte> channels_layer(DType dtype, Side side, const std::vector<
                          .y = data,
                          .mean = params,
                          .spread = params},
+               buffers);
+  // And in two steps, of one part.
+  const Tensor one{DType::kI64, {1}};
+  buffers.squares = operands.make(channels);
+  buffers.count = operands.make(8 / static_cast<int64_t>(size_of(dtype)));
+  void* saved_mean = std::exchange(buffers.saved_mean, operands.make(channels));
+  operands.run(
+      BatchNormReduce{
+          .x = data, .channel_axis = channel_axis, .mean = params, .squares = params, .count = one},
+      buffers);
+  buffers.mean = std::exchange(buffers.saved_mean, saved_mean);
+  operands.run(BatchNormElementwise{.x = data,
+                                    .gamma = params,
+                                    .beta = params,
+                                    .channel_axis = channel_axis,
+                                    .mean = params,
+                                    .squares = params,
+                                    .count = one,
+                                    .y = data,
+                                    .saved_mean = params,
+                                    .saved_spread = params},
                buffers);
   return operands.bytes();
 }

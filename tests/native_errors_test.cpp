@@ -199,7 +199,10 @@ TEST(NativeErrors, Steps) {
                  "squares: expected 9 elements, one per part and channel, got shape (2, 3)");
   second.count.shape = {0};
   expect_refusal(second, Code::kBadShape, "count: expected an element per part, got none");
-  second.count = {DType::kI64, {int64_t{1} << 62}, {0}};
+  second.x.shape = {1, 8};
+  second.y.reset();
+  second.saved_mean->shape = {8};
+  second.count = {DType::kF16, {int64_t{1} << 61}, {0}};  // 2^64 elements
   expect_refusal(second, Code::kBadShape, "squares: expected 9223372036854775807 elements");
   second = elementwise;
   second.mean.shape = {3};

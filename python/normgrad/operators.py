@@ -18,6 +18,8 @@ __all__ = [
     "layer_norm",
     "rms_norm",
     "batch_norm",
+    "batch_norm_reduce",
+    "batch_norm_elementwise",
     "layer_norm_backward",
     "rms_norm_backward",
     "batch_norm_backward",
@@ -30,18 +32,24 @@ Out = Optional[Mapping[str, Any]]
 
 # Which outputs an operator has, and what each is like.
 LIKE_X, ROWS_OR_CHANNELS, LIKE_GAMMA = "x", "statistics", "gamma"
+SUMS, COUNT = "float64", "int64"  # what the steps of a BatchNorm hand to each other
 OUTPUTS: dict[str, dict[str, str]] = {
     "layer_norm": dict(
         y=LIKE_X, h=LIKE_X, x_hat=LIKE_X, mean=ROWS_OR_CHANNELS, spread=ROWS_OR_CHANNELS
     ),
     "rms_norm": dict(y=LIKE_X, h=LIKE_X, spread=ROWS_OR_CHANNELS),
     "batch_norm": dict(y=LIKE_X, mean=ROWS_OR_CHANNELS, spread=ROWS_OR_CHANNELS),
+    "batch_norm_reduce": dict(mean=SUMS, squares=SUMS, count=COUNT),
+    "batch_norm_elementwise": dict(
+        y=LIKE_X, saved_mean=ROWS_OR_CHANNELS, saved_spread=ROWS_OR_CHANNELS
+    ),
     "layer_norm_backward": dict(dx=LIKE_X, dgamma=LIKE_GAMMA, dbeta=LIKE_GAMMA),
     "rms_norm_backward": dict(dx=LIKE_X, dgamma=LIKE_GAMMA),
     "batch_norm_backward": dict(dx=LIKE_X, dgamma=LIKE_GAMMA, dbeta=LIKE_GAMMA),
     "batch_norm_reduce_backward": dict(
         sum_dy=ROWS_OR_CHANNELS,
         sum_dy_xmu=ROWS_OR_CHANNELS,
+        count=COUNT,
         dgamma=ROWS_OR_CHANNELS,
         dbeta=ROWS_OR_CHANNELS,
     ),
@@ -59,11 +67,15 @@ def output_like(
     shape = tuple(x.shape)
     if kinds[name] == LIKE_X:
         return shape, dtype(x)
+    if kinds[name] == COUNT:
+        return (1,), COUNT
     channels = "channel_axis" in scalars
     axis = scalars["channel_axis"] if channels else scalars["normalized_axes"]
     if not 0 <= axis <= len(shape) - channels:  # the library says the same of its own checks
         what = "channel_axis" if channels else "normalized_axes"
         raise ArgumentError(f"{what}: expected one of the {len(shape)} axes of x, got {axis}")
+    if kinds[name] == SUMS:
+        return shape[axis : axis + 1], SUMS
     if kinds[name] == ROWS_OR_CHANNELS:
         return (shape[axis : axis + 1] if channels else shape[: len(shape) - axis]), "float32"
     if gamma is not None:
@@ -86,6 +98,10 @@ def _call(
 
         if out:
             raise ArgumentError("out: expected none, since JAX's arrays cannot be written to")
+        if {SUMS, COUNT} & {OUTPUTS[op].get(name) for name in names} or "squares" in arrays:
+            raise ArgumentError(
+                f"x: expected no array of JAX, which has no float64 and int64 for {op}"
+            )
         results = jax.call(op, arrays, scalars, names)
     else:
         operands = {}
@@ -297,6 +313,60 @@ def batch_norm(
     return _call("batch_norm", arrays, scalars, outputs, out)
 
 
+def batch_norm_reduce(
+    x: ArrayT,
+    *,
+    channel_axis: int = 1,
+    outputs: tuple[str, ...] = ("mean", "squares", "count"),
+    out: Out = None,
+) -> tuple[ArrayT, ...]:
+    """The first step of BatchNorm for a batch spread over processes, per channel of ``x``::
+
+        mean = mean(x),  squares = sum of (x - mean)^2      of the part of this process, float64
+        count = elements per channel                        one int64
+
+    Gather all three from all processes, then call ``batch_norm_elementwise``.
+    """
+    return _call("batch_norm_reduce", dict(x=x), dict(channel_axis=channel_axis), outputs, out)
+
+
+def batch_norm_elementwise(
+    x: ArrayT,
+    gamma: Optional[ArrayT] = None,
+    beta: Optional[ArrayT] = None,
+    *,
+    mean: ArrayT,
+    squares: ArrayT,
+    count: ArrayT,
+    running_mean: Optional[ArrayT] = None,
+    running_variance: Optional[ArrayT] = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    channel_axis: int = 1,
+    statistics: str = "mean_variance",
+    outputs: tuple[str, ...] = ("y", "saved_mean", "saved_spread"),
+    out: Out = None,
+) -> tuple[ArrayT, ...]:
+    """The second step: what ``batch_norm`` does, with the moments of the whole batch.
+
+    ``mean`` and ``squares`` are (P, C), ``count`` is (P): those of the P processes, of any strides.
+    They are merged in float64, in an order that is a function of P alone. The outputs
+    ``saved_mean`` and ``saved_spread`` are the whole batch's, as ``batch_norm``'s mean and spread.
+    """
+    arrays = dict(
+        x=x,
+        gamma=gamma,
+        beta=beta,
+        mean=mean,
+        squares=squares,
+        count=count,
+        running_mean=running_mean,
+        running_variance=running_variance,
+    )
+    scalars = dict(eps=eps, momentum=momentum, channel_axis=channel_axis, statistics=statistics)
+    return _call("batch_norm_elementwise", arrays, scalars, outputs, out)
+
+
 def layer_norm_backward(
     dy: ArrayT,
     x: ArrayT,
@@ -415,7 +485,9 @@ def batch_norm_reduce_backward(
         sum_dy = sum of dy,  sum_dy_xmu = sum of dy * (x - mean)
 
     ``mean`` and ``spread`` (rstd) are those of the whole batch; dgamma and dbeta those of this
-    process. Add both sums up over all processes, then call ``batch_norm_elementwise_backward``.
+    process; ``count``, an output for those who ask, its elements per channel as one int64. Gather
+    the sums from all processes, or add them up, then call ``batch_norm_elementwise_backward``.
+    Sums are float32 unless ``out`` says float64.
     """
     arrays = dict(dy=dy, x=x, mean=mean, spread=spread)
     return _call(
@@ -440,7 +512,9 @@ def batch_norm_elementwise_backward(
 
         dx = gamma * r * (dy - sum_dy / n - x_hat * r * sum_dy_xmu / n),  n = sum of count
 
-    ``count`` holds the elements per channel of each process, as float32 or int32.
+    ``sum_dy`` and ``sum_dy_xmu`` are (C), of the whole batch, or (P, C), of each process, which are
+    added up in float64 in an order that is a function of P alone. ``count`` holds the elements per
+    channel of each process, as int64, int32 or float32.
     """
     arrays = dict(
         dy=dy,

@@ -37,15 +37,21 @@ std::string type_name(const dlpack::Tensor& tensor) {
   return name;
 }
 
-DType dtype_of(const char* name, const dlpack::Tensor& tensor) {
+// What the steps of a BatchNorm hand to each other may be wider.
+DType dtype_of(const char* name, Role role, const dlpack::Tensor& tensor) {
+  const bool sums = role == kMean || role == kSavedMean || role == kSquares || role == kSumDy ||
+                    role == kSumDyXmu;
   if (tensor.lanes == 1) {
+    if (sums && tensor.code == dlpack::kFloat && tensor.bits == 64) return DType::kF64;
+    if (role == kCount && tensor.code == dlpack::kInt && tensor.bits == 64) return DType::kI64;
     if (tensor.code == dlpack::kFloat && tensor.bits == 32) return DType::kF32;
     if (tensor.code == dlpack::kFloat && tensor.bits == 16) return DType::kF16;
     if (tensor.code == dlpack::kBfloat && tensor.bits == 16) return DType::kBF16;
     if (tensor.code == dlpack::kInt && tensor.bits == 32) return DType::kI32;
   }
-  raise(Code::kBadDType,
-        std::string(name) + ": expected float32, float16 or bfloat16, got " + type_name(tensor));
+  raise(Code::kBadDType, std::string(name) + ": expected float32, float16 or bfloat16" +
+                             (role == kCount ? ", int64 or int32" : "") + ", got " +
+                             type_name(tensor));
 }
 
 Device device_of(const char* name, const dlpack::Tensor& tensor) {
@@ -123,7 +129,7 @@ void Reader::read(Role role, const char* name, nb::handle array, bool output) {
   }
   Operand& operand = call_.operands[role];
   operand.data = static_cast<char*>(view.data) + view.byte_offset;
-  operand.dtype = dtype_of(name, view);
+  operand.dtype = dtype_of(name, role, view);
   operand.rank = view.rank;
   int64_t contiguous = 1;
   for (int axis = view.rank - 1; axis >= 0; --axis) {
@@ -152,7 +158,9 @@ Reader::View Reader::from_tuple(const char* name, nb::tuple array) {
   constexpr Type kTypes[] = {{"float32", dlpack::kFloat, 32},
                              {"float16", dlpack::kFloat, 16},
                              {"bfloat16", dlpack::kBfloat, 16},
+                             {"float64", dlpack::kFloat, 64},
                              {"int32", dlpack::kInt, 32},
+                             {"int64", dlpack::kInt, 64},
                              {"uint8", static_cast<dlpack::TypeCode>(1), 8}};
   View view = {};
   dlpack::Tensor& tensor = view.tensor;

@@ -105,6 +105,30 @@ Status make_plan(const Call& call, Plan& plan) {
                                     .spread = given(kSavedSpread),
                                     .statistics = call.statistics},
                           device, plan);
+    case Op::kBatchNormReduce:
+      return Plan::create(BatchNormReduce{.x = required(kX),
+                                          .channel_axis = call.axis,
+                                          .mean = required(kSavedMean),
+                                          .squares = required(kSquares),
+                                          .count = given(kCount)},
+                          device, plan);
+    case Op::kBatchNormElementwise:
+      return Plan::create(BatchNormElementwise{.x = required(kX),
+                                               .gamma = given(kGamma),
+                                               .beta = given(kBeta),
+                                               .eps = call.eps,
+                                               .channel_axis = call.axis,
+                                               .mean = required(kMean),
+                                               .squares = required(kSquares),
+                                               .count = required(kCount),
+                                               .running_mean = given(kRunningMean),
+                                               .running_variance = given(kRunningVariance),
+                                               .momentum = call.momentum,
+                                               .y = given(kY),
+                                               .saved_mean = given(kSavedMean),
+                                               .saved_spread = given(kSavedSpread),
+                                               .statistics = call.statistics},
+                          device, plan);
     case Op::kLayerNormBackward:
       return Plan::create(LayerNormBackward{.x = required(kX),
                                             .dy = required(kDy),
@@ -157,6 +181,7 @@ Status make_plan(const Call& call, Plan& plan) {
                                                   .channel_axis = call.axis,
                                                   .sum_dy = given(kSumDy),
                                                   .sum_dy_xmu = given(kSumDyXmu),
+                                                  .count = given(kCount),
                                                   .dgamma = given(kDgamma),
                                                   .dbeta = given(kDbeta)},
                           device, plan);
@@ -189,6 +214,7 @@ Buffers buffers_of(const Call& call) {
           .sum_dy = data(kSumDy),
           .sum_dy_xmu = data(kSumDyXmu),
           .count = data(kCount),
+          .squares = data(kSquares),
           .dh = data(kDh),
           .residual = data(kResidual),
           .beta = data(kBeta),

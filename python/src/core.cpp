@@ -108,6 +108,42 @@ void batch_norm(H x, H gamma, H beta, H running_mean, H running_variance, H y, H
   run(call, reader, allocate);
 }
 
+void batch_norm_reduce(H x, H mean, H squares, H count, int channel_axis, H allocate, H stream) {
+  Call call{.op = Op::kBatchNormReduce, .axis = channel_axis};
+  Reader reader(call, stream);
+  reader.required(kX, "x", x)
+      .output(kSavedMean, "mean", mean)
+      .output(kSquares, "squares", squares)
+      .output(kCount, "count", count);
+  if (mean.is_none()) raise(Code::kNullPointer, "mean: expected an array, got None");
+  if (squares.is_none()) raise(Code::kNullPointer, "squares: expected an array, got None");
+  run(call, reader, allocate);
+}
+
+void batch_norm_elementwise(H x, H gamma, H beta, H mean, H squares, H count, H running_mean,
+                            H running_variance, H y, H saved_mean, H saved_spread, double eps,
+                            double momentum, int channel_axis, const char* statistics, H allocate,
+                            H stream) {
+  Call call{.op = Op::kBatchNormElementwise,
+            .statistics = statistics_of(statistics),
+            .axis = channel_axis,
+            .eps = eps,
+            .momentum = momentum};
+  Reader reader(call, stream);
+  reader.required(kX, "x", x)
+      .input(kGamma, "gamma", gamma)
+      .input(kBeta, "beta", beta)
+      .required(kMean, "mean", mean)
+      .required(kSquares, "squares", squares)
+      .required(kCount, "count", count)
+      .output(kRunningMean, "running_mean", running_mean)
+      .output(kRunningVariance, "running_variance", running_variance)
+      .output(kY, "y", y)
+      .output(kSavedMean, "saved_mean", saved_mean)
+      .output(kSavedSpread, "saved_spread", saved_spread);
+  run(call, reader, allocate);
+}
+
 void layer_norm_backward(H dy, H x, H gamma, H mean, H spread, H dh, H dx, H dgamma, H dbeta,
                          double eps, double gamma_offset, int normalized_axes,
                          const char* statistics, bool accumulate, H allocate, H stream) {
@@ -170,8 +206,8 @@ void batch_norm_backward(H dy, H x, H gamma, H mean, H spread, H dx, H dgamma, H
   run(call, reader, allocate);
 }
 
-void batch_norm_reduce_backward(H dy, H x, H mean, H spread, H sum_dy, H sum_dy_xmu, H dgamma,
-                                H dbeta, int channel_axis, H allocate, H stream) {
+void batch_norm_reduce_backward(H dy, H x, H mean, H spread, H sum_dy, H sum_dy_xmu, H count,
+                                H dgamma, H dbeta, int channel_axis, H allocate, H stream) {
   Call call{.op = Op::kBatchNormReduceBackward, .axis = channel_axis};
   Reader reader(call, stream);
   reader.required(kX, "x", x)
@@ -180,6 +216,7 @@ void batch_norm_reduce_backward(H dy, H x, H mean, H spread, H sum_dy, H sum_dy_
       .required(kSpread, "spread", spread)
       .output(kSumDy, "sum_dy", sum_dy)
       .output(kSumDyXmu, "sum_dy_xmu", sum_dy_xmu)
+      .output(kCount, "count", count)
       .output(kDgamma, "dgamma", dgamma)
       .output(kDbeta, "dbeta", dbeta);
   run(call, reader, allocate);
@@ -244,6 +281,12 @@ NB_MODULE(_core, m) {
         none("running_mean"), none("running_variance"), none("y"), none("mean"), none("spread"),
         "eps"_a = 1e-5, "momentum"_a = 0.1, frozen, channels, variance, none("allocate"),
         none("stream"));
+  m.def("batch_norm_reduce", &batch_norm_reduce, "x"_a, nb::kw_only(), "mean"_a, "squares"_a,
+        none("count"), channels, none("allocate"), none("stream"));
+  m.def("batch_norm_elementwise", &batch_norm_elementwise, "x"_a, nb::kw_only(), none("gamma"),
+        none("beta"), "mean"_a, "squares"_a, "count"_a, none("running_mean"),
+        none("running_variance"), none("y"), none("saved_mean"), none("saved_spread"),
+        "eps"_a = 1e-5, "momentum"_a = 0.1, channels, variance, none("allocate"), none("stream"));
   m.def("layer_norm_backward", &layer_norm_backward, "dy"_a, "x"_a, nb::kw_only(), none("gamma"),
         none("mean"), "spread"_a, none("dh"), none("dx"), none("dgamma"), none("dbeta"),
         "eps"_a = 0.0, offset, rows, rstd, accumulate, none("allocate"), none("stream"));
@@ -254,8 +297,8 @@ NB_MODULE(_core, m) {
         "mean"_a, "spread"_a, none("dx"), none("dgamma"), none("dbeta"), "eps"_a = 0.0, frozen,
         channels, variance, accumulate, none("allocate"), none("stream"));
   m.def("batch_norm_reduce_backward", &batch_norm_reduce_backward, "dy"_a, "x"_a, nb::kw_only(),
-        "mean"_a, "spread"_a, none("sum_dy"), none("sum_dy_xmu"), none("dgamma"), none("dbeta"),
-        channels, none("allocate"), none("stream"));
+        "mean"_a, "spread"_a, none("sum_dy"), none("sum_dy_xmu"), none("count"), none("dgamma"),
+        none("dbeta"), channels, none("allocate"), none("stream"));
   m.def("batch_norm_elementwise_backward", &batch_norm_elementwise_backward, "dy"_a, "x"_a,
         nb::kw_only(), none("gamma"), "mean"_a, "spread"_a, "sum_dy"_a, "sum_dy_xmu"_a, "count"_a,
         "dx"_a, channels, none("allocate"), none("stream"));

@@ -8,6 +8,8 @@
 # --wheel    tests the wheel that pip builds and installs, instead of the modules that CMake adds to
 #            build/release
 #
+# NORMGRAD_LONG=1 in the environment: 50 repetitions of the tests in which processes fail, not 3.
+#
 # Exit status 77, with a loud line: the packages that everything here needs cannot be had.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -124,6 +124,55 @@ def test_batch_norm_moves_running_statistics():
     close(np.moveaxis(last, -1, 1), y, 1e-6)
 
 
+def test_batch_norm_forward_in_two_steps_is_one_step():
+    x, gamma, beta = data(8, 3, 5), data(3, seed=1), data(3, seed=2)
+    running = [np.zeros(3, "float32"), np.ones(3, "float32")]
+    names = dict(zip(("running_mean", "running_variance"), running))
+    y, mean, variance = normgrad.batch_norm(
+        x, gamma, beta, outputs=("y", "mean", "spread"), **names
+    )
+    parts = [slice(0, 3), slice(3, 3), slice(3, 8)]
+    messages = np.full((3, 8), np.nan)  # [tag, count, mean, squares], as processes would send them
+    counts = messages.view("int64")[:, 1]
+    for part, message in zip(parts, messages):
+        out = dict(mean=message[2:5], squares=message[5:], count=message.view("int64")[1:2])
+        normgrad.batch_norm_reduce(x[part], out=out)
+    assert counts.tolist() == [15, 0, 25]
+    for part in parts:
+        moved = [np.zeros(3, "float32"), np.ones(3, "float32")]
+        got, whole_mean, whole_variance = normgrad.batch_norm_elementwise(
+            x[part],
+            gamma,
+            beta,
+            mean=messages[:, 2:5],
+            squares=messages[:, 5:],
+            count=counts,
+            running_mean=moved[0],
+            running_variance=moved[1],
+        )
+        close(got, y[part], 1e-6), close(whole_mean, mean, 1e-6), close(
+            whole_variance, variance, 1e-6
+        )
+        close(moved[0], running[0], 1e-6), close(moved[1], running[1], 1e-6)
+
+
+def test_what_the_steps_refuse():
+    x = data(4, 3)
+    mean, squares, count = normgrad.batch_norm_reduce(x)
+    assert mean.dtype == squares.dtype == "float64" and count.dtype == "int64" and count == [4]
+    steps = dict(mean=mean[None], squares=squares[None], count=count)
+    for wrong, message in [
+        (
+            dict(count=count.astype("float64")),
+            "count: expected float32.*int64 or int32, got float64",
+        ),
+        (dict(mean=mean[None].astype("int64")), "mean: expected float32"),
+        (dict(squares=squares[None, :2]), "squares: expected"),
+    ]:
+        with pytest.raises(normgrad.Error, match=message):
+            normgrad.batch_norm_elementwise(x, **{**steps, **wrong})
+
+
 def test_batch_norm_in_two_steps_is_one_step():
     x, dy, gamma = data(8, 3, 5), data(8, 3, 5, seed=1), data(3, seed=2)
     mean, rstd = normgrad.batch_norm(x, outputs=("mean", "spread"), statistics="mean_rstd")

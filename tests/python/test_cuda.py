@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU that PyTorch sees", allow_module_level=True)
 
+import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as TF  # noqa: E402
 from bounds import Reference  # noqa: E402
 
 import normgrad  # noqa: E402
+import normgrad.nn  # noqa: E402
 import normgrad.torch  # noqa: E402
 
 if not any(name.startswith("cuda") for name in normgrad._core.implementations()):
@@ -123,6 +128,83 @@ def test_captured_in_a_graph():  # type: ignore
     graph.replay()
     for a, b in zip(captured, run()):
         assert torch.equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def nccl():  # type: ignore
+    """A group of this process alone: all that one GPU can form, with all of the layer's steps."""
+    if not (dist.is_available() and dist.is_nccl_available()):
+        pytest.skip("PyTorch was built without NCCL")
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def synchronized(group, x, gamma, beta, running, first):  # type: ignore
+    return F.sync_batch_norm(x, *running, gamma, beta, 0.1, 1e-5, x.shape[1], first, group)
+
+
+@pytest.mark.parametrize("dtype, parameters", TYPES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("samples", [8, 0])
+def test_sync_batch_norm(nccl, dtype, parameters, layout, samples):  # type: ignore
+    shape = (samples, 24, 14, 14)
+    x, dy = (data(shape, dtype, s).contiguous(memory_format=layout) for s in (1, 2))
+    gamma, beta = data((24,), parameters, 3), data((24,), parameters, 4)
+    running = [torch.zeros(24).cuda(), torch.ones(24).cuda()]
+    inputs = [t.cuda().requires_grad_() for t in (x, gamma, beta)]
+    y = synchronized(nccl, *inputs, running, first=True)
+    assert y.stride() == x.stride()
+    dx, dgamma, dbeta = gradients(y, inputs, dy)
+    if samples == 0:
+        assert not dgamma.any() and not dbeta.any() and not running[0].any()
+        return
+    Reference(x, dy, gamma, beta, channels=True).check(y=y.cpu(), dx=dx, dgamma=dgamma, dbeta=dbeta)
+    exact = [torch.zeros(24).double(), torch.ones(24).double()]
+    TF.batch_norm(x.double(), *exact, None, None, True)
+    for got, expected in zip(running, exact):
+        torch.testing.assert_close(got.cpu(), expected.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_sync_batch_norm_in_a_group_of_one_is_local(nccl):  # type: ignore
+    x = torch.randn(4, 6, 5, device="cuda")
+    sync, local = normgrad.nn.SyncBatchNorm(6).cuda(), normgrad.nn.BatchNorm1d(6).cuda()
+    assert torch.equal(sync(x), local(x))
+
+
+def test_sync_batch_norm_captured_in_a_graph(nccl):  # type: ignore
+    x, dy, g = (torch.randn(shape, device="cuda") for shape in ((8, 24, 49), (8, 24, 49), (24,)))
+
+    def run():  # type: ignore
+        leaf = x.detach().requires_grad_()
+        y = synchronized(nccl, leaf, g, None, (None, None), first=False)
+        return y.detach(), *torch.autograd.grad(y, leaf, dy)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()  # NCCL connects
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    x.copy_(torch.randn(8, 24, 49, device="cuda"))
+    graph.replay()
+    for a, b in zip(captured, run()):
+        assert torch.equal(a, b)
+
+
+def test_ranks_that_differ_fail_on_the_stream():  # type: ignore
+    """In a process of its own, whose GPU is lost to it afterwards."""
+    program = """if True:
+        import torch, normgrad.torch
+        normgrad.torch._sync._check(torch.tensor([7, 8], device="cuda"), 7, 7)
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            raise SystemExit(3)
+    """
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 3, run.stderr
 
 
 def test_autocast_as_torch():  # type: ignore

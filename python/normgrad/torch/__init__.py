@@ -1,15 +1,18 @@
-"""PyTorch's front end: ``functional``, and ``patch``, which swaps the norms of a model."""
+"""PyTorch's front end: ``functional``, ``patch``, which swaps the norms of a model, and
+``convert_sync_batchnorm`` for models that train in several processes."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Optional
+from typing import Any, Optional, TypeVar
 
 import torch
 
 from . import functional
 
-__all__ = ["Patch", "functional", "patch"]
+__all__ = ["Patch", "convert_sync_batchnorm", "functional", "patch"]
+
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
 
 class Patch:
@@ -40,7 +43,7 @@ class Patch:
 
 
 def patch(model: torch.nn.Module) -> Patch:
-    """Swaps the LayerNorm, RMSNorm and BatchNorm modules of ``model`` for NormGrad's, in place.
+    """Swaps the LayerNorm, RMSNorm, BatchNorm and SyncBatchNorm modules of ``model`` for NormGrad's, in place.
 
     Only a module's class changes: parameters, buffers, hooks and state dict stay what they are.
     Subclasses of PyTorch's modules are left alone, since their ``forward`` may differ. Compile a
@@ -53,3 +56,23 @@ def patch(model: torch.nn.Module) -> Patch:
     for module, before in swapped:
         module.__class__ = classes[before]
     return Patch(swapped)
+
+
+def convert_sync_batchnorm(model: ModuleT, process_group: Any = None) -> ModuleT:
+    """Makes every BatchNorm of ``model`` a ``normgrad.nn.SyncBatchNorm``, in place, and gives the
+    model back.
+
+    BatchNorm1d, 2d, 3d and SyncBatchNorm of ``torch.nn`` and of ``normgrad.nn`` are swapped as
+    ``patch`` does it: only a module's class changes. ``process_group``: whose processes share their
+    batches; ``None`` is all of them, or the group that a SyncBatchNorm already has.
+    """
+    from .. import nn
+
+    names = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+    classes = {getattr(library, name) for library in (torch.nn, nn) for name in names}
+    for module in model.modules():
+        if type(module) in classes:
+            group = process_group or getattr(module, "process_group", None)
+            module.__class__ = nn.SyncBatchNorm
+            setattr(module, "process_group", group)
+    return model

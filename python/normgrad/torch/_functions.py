@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import _kernels
+from . import _kernels, _sync
 from ._ops import spread_out
 
 
@@ -92,3 +92,32 @@ class BatchNorm(torch.autograd.Function):
         else:
             gradients = list(_kernels.batch_norm_backward(*arguments))
         return (*gradients, None, None, None, None, None)
+
+
+class SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore
+        ctx: Any, x, gamma, beta, running_mean, running_var, momentum, eps, channels, first, group
+    ):
+        y, mean, rstd = _sync.sync_batch_norm(
+            x, gamma, beta, running_mean, running_var, momentum, eps, channels, first, group
+        )
+        ctx.save_for_backward(x, gamma, mean, rstd)
+        ctx.eps, ctx.group = eps, group
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy):  # type: ignore
+        x, gamma, mean, rstd = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        arguments = (dy, x, gamma, mean, rstd, ctx.eps)
+        if torch.is_grad_enabled():
+            gradients = spread_out(
+                wanted,
+                torch.ops.normgrad.sync_batch_norm_backward(
+                    *arguments, ctx.group.group_name, wanted
+                ),
+            )
+        else:
+            gradients = list(_sync.sync_batch_norm_backward(*arguments, ctx.group, wanted))
+        return (*gradients, None, None, None, None, None, None, None)

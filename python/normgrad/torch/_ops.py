@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from . import _kernels
+from . import _kernels, _sync
 
 _library = torch.library.Library("normgrad", "DEF")
 
@@ -33,11 +33,11 @@ def _autograd(
     )
 
 
-def _refuse_double_backward(name: str) -> None:
+def _refuse_double_backward(name: str, instead: str) -> None:
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(
             f"normgrad: the gradient of {name} has no gradient of its own (double backward); "
-            f"use torch.nn.functional.{name} where second derivatives are needed"
+            f"use torch.nn.functional.{instead} where second derivatives are needed"
         )
 
     _autograd(f"{name}_backward", backward)
@@ -109,7 +109,7 @@ _define(
     ),
 )
 _autograd("layer_norm", _layer_norm_autograd, _layer_norm_setup)
-_refuse_double_backward("layer_norm")
+_refuse_double_backward("layer_norm", "layer_norm")
 
 
 # RMSNorm
@@ -164,7 +164,7 @@ _define(
     ),
 )
 _autograd("rms_norm", _rms_norm_autograd, _rms_norm_setup)
-_refuse_double_backward("rms_norm")
+_refuse_double_backward("rms_norm", "rms_norm")
 
 
 # BatchNorm. Operators with a gradient may not write to their inputs: the moved running statistics
@@ -244,4 +244,81 @@ _define(
     ),
 )
 _autograd("batch_norm", _batch_norm_autograd, _batch_norm_setup)
-_refuse_double_backward("batch_norm")
+_refuse_double_backward("batch_norm", "batch_norm")
+
+
+# SyncBatchNorm: the collective happens inside, in a group that is known by its name.
+
+
+def _group(name):  # type: ignore
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    return _resolve_process_group(name)
+
+
+def _sync_batch_norm(  # type: ignore
+    x, gamma, beta, running_mean, running_var, momentum, eps, channels, first, group
+):
+    moved_mean, moved_var = _moved(x, running_mean), _moved(x, running_var)
+    results = _sync.sync_batch_norm(
+        x,
+        gamma,
+        beta,
+        None if running_mean is None else moved_mean,
+        None if running_var is None else moved_var,
+        momentum,
+        eps,
+        channels,
+        first,
+        _group(group),
+    )
+    return *results, moved_mean, moved_var
+
+
+def _sync_batch_norm_fake(  # type: ignore
+    x, gamma, beta, running_mean, running_var, momentum, eps, channels, first, group
+):
+    outputs = _kernels.batch_norm_outputs(x, True)
+    return *outputs, _moved(x, running_mean), _moved(x, running_var)
+
+
+def _sync_batch_norm_setup(ctx, inputs, output):  # type: ignore
+    x, gamma, _, _, _, _, ctx.eps, _, _, ctx.group = inputs
+    _, mean, rstd, *moved = output
+    ctx.save_for_backward(x, gamma, mean, rstd)
+    ctx.mark_non_differentiable(mean, rstd, *moved)
+    ctx.set_materialize_grads(False)
+
+
+def _sync_batch_norm_autograd(ctx, dy, *_):  # type: ignore
+    if dy is None:
+        return (None,) * 10
+    wanted = list(ctx.needs_input_grad[:3])
+    gradients = spread_out(
+        wanted,
+        torch.ops.normgrad.sync_batch_norm_backward(
+            dy, *ctx.saved_tensors, ctx.eps, ctx.group, wanted
+        ),
+    )
+    return (*gradients, None, None, None, None, None, None, None)
+
+
+_define(
+    "sync_batch_norm(Tensor x, Tensor? gamma, Tensor? beta, Tensor? running_mean,"
+    " Tensor? running_var, float momentum, float eps, int channels, bool first, str group)"
+    " -> (Tensor y, Tensor mean, Tensor rstd, Tensor running_mean, Tensor running_var)",
+    _sync_batch_norm,
+    _sync_batch_norm_fake,
+)
+_define(
+    "sync_batch_norm_backward(Tensor dy, Tensor x, Tensor? gamma, Tensor mean, Tensor rstd,"
+    " float eps, str group, bool[3] wanted) -> Tensor[]",
+    lambda dy, x, gamma, mean, rstd, eps, group, wanted: _present(
+        _sync.sync_batch_norm_backward(dy, x, gamma, mean, rstd, eps, _group(group), wanted)
+    ),
+    lambda dy, x, gamma, mean, rstd, eps, group, wanted: _present(
+        _kernels.batch_norm_backward_outputs(x, gamma, wanted)
+    ),
+)
+_autograd("sync_batch_norm", _sync_batch_norm_autograd, _sync_batch_norm_setup)
+_refuse_double_backward("sync_batch_norm", "batch_norm")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..errors import ArgumentError
-from . import _functions, _kernels, _ops
+from . import _functions, _kernels, _ops, _sync
 
 __all__ = ["layer_norm", "rms_norm", "batch_norm", "add_layer_norm", "add_rms_norm"]
 
@@ -240,5 +240,40 @@ def batch_norm(
         y = _kernels.batch_norm(*arguments, False)[0]
     if training and running_mean is not None and running_var is not None:
         torch.autograd.graph.increment_version(running_mean)  # written past autograd's eyes
+        torch.autograd.graph.increment_version(running_var)
+    return y
+
+
+def sync_batch_norm(
+    input: Tensor,
+    running_mean: Optional[Tensor],
+    running_var: Optional[Tensor],
+    weight: Optional[Tensor],
+    bias: Optional[Tensor],
+    momentum: float,
+    eps: float,
+    channels: int,
+    first: bool,
+    group: Any,
+) -> Tensor:
+    """``batch_norm`` in training over all processes of ``group``, a process group: what
+    ``normgrad.nn.SyncBatchNorm`` computes. ``first``: the processes compare their layers before."""
+    gamma, beta = weight, bias
+    options = (momentum, eps, channels, first)
+    if not _direct(input):
+        y, _, _, moved_mean, moved_var = torch.ops.normgrad.sync_batch_norm(
+            input, gamma, beta, running_mean, running_var, *options, group.group_name
+        )
+        if running_mean is not None and running_var is not None:
+            running_mean.copy_(moved_mean)
+            running_var.copy_(moved_var)
+        return y
+    arguments = (input, gamma, beta, running_mean, running_var, *options, group)
+    if _recorded(input, gamma, beta):
+        y = _functions.SyncBatchNorm.apply(*arguments)
+    else:
+        y = _sync.sync_batch_norm(*arguments)[0]
+    if running_mean is not None and running_var is not None:
+        torch.autograd.graph.increment_version(running_mean)
         torch.autograd.graph.increment_version(running_var)
     return y

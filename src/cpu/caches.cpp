@@ -38,6 +38,11 @@ int64_t core_cache_bytes() {
   return bytes;
 }
 
+bool has_few_ways() {
+  static const bool few = sysconf(_SC_LEVEL1_DCACHE_ASSOC) <= 8;
+  return few;
+}
+
 // Measured with 2 cores, 2 reads and 1 write: behind a mesh, stores past the caches win from 5 MiB
 // on, 1.25 times the second levels (6 MiB: 85 GB/s, through the caches 57); with a near third level
 // of 32 MiB from 28 MiB on (24 MiB: 83 and 99 GB/s, 36 MiB: 82 and 68).

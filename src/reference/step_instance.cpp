@@ -1,4 +1,5 @@
 // One of the steps of a BatchNorm comes to life, and what it left is checked.
+#include <algorithm>
 #include <cmath>
 
 #include "reference/bound.hpp"
@@ -204,8 +205,7 @@ void StepInstance::check_forward(Report& report) const {
   };
   if (const auto* call = std::get_if<BatchNormReduce>(&call_)) {
     ChannelMoments ref = batch_norm_moments(*call, inputs);
-    const int64_t terms =
-        call->x.shape.empty() ? 0 : count(call->x) / std::max<int64_t>(1, case_.groups());
+    const int64_t terms = count(call->x) / std::max<int64_t>(1, case_.groups());
     const bool wide = case_.sums == DType::kF64;
     for (size_t c = 0; wide && terms > 0 && c < ref.reach.size(); ++c) {
       ref.mean.scales[c] =

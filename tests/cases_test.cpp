@@ -14,8 +14,7 @@ TEST_P(CaseTable, EveryCaseIsWithinItsBound) {
   const auto& [op, implementation] = GetParam();
   setenv("NORMGRAD_IMPL", implementation.c_str(), 1);
   for (const std::vector<Case>& table :
-       {cases(op, /*long_mode=*/false), extended_cases(op), forward_cases(op),
-        step_cases(op)}) {
+       {cases(op, /*long_mode=*/false), extended_cases(op), forward_cases(op), step_cases(op)}) {
     for (const Case& description : table) {
       const auto instance = make_instance(description);
       const Status status = run_on(*instance, Device::kCpu);

@@ -56,7 +56,7 @@ std::vector<Case> probes() {
     list.push_back(layer);
   }
   for (Case step : std::vector<Case>(list)) {
-    if (step.op != Op::kBatchNorm) continue;
+    if (step.op != Op::kBatchNorm || step.data != DType::kF32) continue;
     step.statistics = Statistics::kMeanRstd;
     step.counts = {30000, 0, 7};
     for (const Step which : {Step::kReduce, Step::kElementwise}) {

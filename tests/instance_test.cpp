@@ -110,6 +110,48 @@ TEST(CaseTable, TheOraclePassesEveryLayer) {
   }
 }
 
+void run_oracle(const BatchNormReduce& call, const Buffers& buffers) {
+  const ChannelMoments moments = batch_norm_moments(call, buffers);
+  write(call.mean, buffers.saved_mean, moments.mean.values);
+  write(call.squares, buffers.squares, moments.squares.values);
+}
+void run_oracle(const BatchNormElementwise& call, const Buffers& buffers) {
+  const Normalized layer = batch_norm_elementwise(call, buffers);
+  write(call.y, buffers.y, layer.y.values);
+  write(call.saved_mean, buffers.saved_mean, layer.mean.values);
+  write(call.saved_spread, buffers.saved_spread, layer.spread.values);
+  write(call.running_mean, buffers.running_mean, layer.running_mean.values);
+  write(call.running_variance, buffers.running_variance, layer.running_variance.values);
+}
+void run_oracle(const BatchNormReduceBackward& call, const Buffers& buffers) {
+  const ChannelSums sums = batch_norm_sums(call, buffers);
+  const Gradients gradients = batch_norm_reduce_backward(call, buffers);
+  write(call.sum_dy, buffers.sum_dy, sums.dy);
+  write(call.sum_dy_xmu, buffers.sum_dy_xmu, sums.dy_xmu);
+  write(call.dgamma, buffers.dgamma, gradients.dgamma);
+  write(call.dbeta, buffers.dbeta, gradients.dbeta);
+}
+void run_oracle(const BatchNormElementwiseBackward& call, const Buffers& buffers) {
+  write(call.dx, buffers.dx, batch_norm_elementwise_backward(call, buffers).dx);
+}
+
+TEST(CaseTable, TheOraclePassesEveryStep) {
+  for (const Case& c : step_cases(Op::kBatchNorm)) {
+    StepInstance instance(c);
+    std::visit(
+        [&](const auto& call) {
+          run_oracle(call, instance.buffers());
+          const int64_t channels = c.groups();
+          if (c.step != Step::kReduce || channels == 0) return;
+          *static_cast<int64_t*>(instance.buffers().count) = count(call.x) / channels;
+        },
+        instance.call());
+    const Report report = instance.check();
+    EXPECT_TRUE(report.ok) << c.name << ": " << report.why;
+    for (const Report::Output& output : report.outputs) EXPECT_EQ(output.k, 0) << c.name;
+  }
+}
+
 TEST(CaseTable, NamesAreUniqueAndTheLongModeAdds) {
   for (Op op : kOps) {
     const std::vector<Case> quick = cases(op, false), all = cases(op, true);

@@ -5,9 +5,9 @@
 // Sums are float64 over 32 rows (column_forward-inl.h), then the tree of column_tree.hpp, shifted
 // by the channel's first element.
 //
-// Few channels would leave vectors nearly empty. Then several positions are one row (`fold`), if
-// they follow each other without gaps, with the channels' scalars repeated along it and their sums
-// added up in the end.
+// Few channels would leave vectors nearly empty. Then several positions are one row (`fold`), with
+// the channels' scalars repeated along it and their sums added up in the end. Rows that do not lie
+// in one piece, or lack some positions at the end, are packed first: the sums have the same bits.
 #include <algorithm>
 #include <atomic>
 
@@ -36,7 +36,7 @@ namespace normgrad::cpu {
 struct ForwardPositions {
   int64_t count;
   Positions x, y;
-  bool dense;  // they follow each other without gaps
+  bool dense;  // they follow each other without gaps within a sample
 
   explicit ForwardPositions(const ChannelsForwardProblem& problem)
       : count(problem.samples * problem.length) {
@@ -50,7 +50,7 @@ struct ForwardPositions {
     };
     x = positions(problem.x);
     y = problem.has_y ? positions(problem.y) : x;
-    dense = even && x.step == problem.channels && y.step == problem.channels;
+    dense = x.step == problem.channels && y.step == problem.channels;
   }
 };
 
@@ -64,7 +64,7 @@ struct ChannelsLastForwardWorkspace {
 
   explicit ChannelsLastForwardWorkspace(const ChannelsForwardProblem& problem,
                                         void* memory = nullptr)
-      : fold(ForwardPositions(problem).dense ? fold_of(problem) : 1),
+      : fold(fold_of(problem)),
         columns(problem.channels * fold),
         padded((columns + 63) / 64 * 64),
         tree((problem.samples * problem.length + fold - 1) / fold, 2 * padded) {
@@ -200,15 +200,13 @@ class ChannelsLastForwardRun {
       const int64_t tile_end = HWY_MIN(c + width, end);
       for (int64_t row = first; row < last;) {
         const int64_t count = even_rows(row, HWY_MIN(height, last - row));
-        if (count == 0) {  // the last one, which lacks some positions: they count as pivots
+        if (count == 0) {
           T x[kMostFolded];
-          for (int64_t k = 0; k < w_.columns; ++k) {
-            x[k] = narrow<T>(static_cast<double>(pivot_[pair_position<T>(k, w_.columns)]));
-          }
-          std::copy_n(rows_at(row, 1, 0).x, left_over(), x);
+          pack(row, x);
           column_moments<T>({1, x, nullptr, 0, 0, 0}, pivot_, sums, sums + w_.padded, row > first,
                             c, tile_end, w_.columns);
-          break;
+          ++row;
+          continue;
         }
         column_moments(rows_at(row, count, height), pivot_, sums, sums + w_.padded, row > first, c,
                        tile_end, w_.columns);
@@ -219,11 +217,30 @@ class ChannelsLastForwardRun {
 
   // How many of the rows lie evenly and have all their positions.
   int64_t even_rows(int64_t row, int64_t rows) const {
+    if (w_.fold > 1 && !positions_.dense) return 0;
     const int64_t position = row * w_.fold % positions_.x.length;
     return HWY_MIN(rows, (positions_.x.length - position) / w_.fold);
   }
-  // Elements of a last row that is not whole.
-  int64_t left_over() const { return positions_.count % w_.fold * problem_.channels; }
+
+  // body(position, place in the row) for the positions of a row.
+  template <class Body>
+  void for_positions(int64_t row, const Body& body) const {
+    const int64_t first = row * w_.fold, last = HWY_MIN(first + w_.fold, positions_.count);
+    for (int64_t position = first; position < last; ++position) {
+      body(position, (position - first) * problem_.channels);
+    }
+  }
+  // A row in one piece; positions that it lacks count as pivots, which add nothing. (So few
+  // elements take memmove twice as long as a loop.)
+  void pack(int64_t row, T* packed) const {
+    for (int64_t k = (positions_.count - row * w_.fold) * problem_.channels; k < w_.columns; ++k) {
+      packed[k] = narrow<T>(static_cast<double>(pivot_[pair_position<T>(k, w_.columns)]));
+    }
+    for_positions(row, [&](int64_t position, int64_t at) {
+      const T* x = static_cast<const T*>(buffers_.x) + positions_.x.offset(position);
+      for (int64_t c = 0; c < problem_.channels; ++c) packed[at + c] = x[c];
+    });
+  }
 
   ForwardRows<T> rows_at(int64_t row, int64_t count, int64_t ahead) const {
     const int64_t position = row * w_.fold;
@@ -282,12 +299,13 @@ class ChannelsLastForwardRun {
         row += count;
         continue;
       }
-      T x[kMostFolded] = {}, y[kMostFolded];
-      const ForwardRows<T> rest = rows_at(row, 1, 0);
-      std::copy_n(rest.x, left_over(), x);
+      T x[kMostFolded], y[kMostFolded];
+      pack(row, x);
       write_rows({1, x, y, 0, 0, 0}, begin, end, false);
-      std::copy_n(y, left_over(), rest.y);
-      return;
+      for_positions(row++, [&](int64_t position, int64_t at) {
+        T* to = static_cast<T*>(buffers_.y) + positions_.y.offset(position);
+        for (int64_t c = 0; c < problem_.channels; ++c) to[c] = y[at + c];
+      });
     }
   }
 

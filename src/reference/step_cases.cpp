@@ -131,6 +131,23 @@ void add_second_steps(Table& table) {
   table.add_next_form(c);
 }
 
+// Each set of the layer's outputs, also of a process that has no elements.
+void add_outputs(Table& table) {
+  for (const int64_t samples : {0, 6}) {
+    for (int mask = 0; mask < 16; ++mask) {
+      Case c = table.base({samples, 5, 14});
+      c.step = Step::kElementwise;
+      c.eps = 1e-5;
+      c.counts = {30, 0, 8};
+      c.want_y = mask & 1;
+      c.want_mean = mask & 2;
+      c.want_spread = mask & 4;
+      c.has_running = mask & 8;
+      table.add_next_form(c);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Case> step_cases(Op op) {
@@ -140,6 +157,7 @@ std::vector<Case> step_cases(Op op) {
     Table table(op, forward);
     add_first_steps(table);
     add_second_steps(table);
+    if (forward) add_outputs(table);
     for (Case& c : table.take()) {
       if (!forward) c.statistics = Statistics::kMeanRstd;
       if (!forward) c.eps = 0;

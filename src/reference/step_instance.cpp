@@ -1,4 +1,5 @@
 // One of the steps of a BatchNorm comes to life, and what it left is checked.
+#include <algorithm>
 #include <cmath>
 
 #include "reference/bound.hpp"
@@ -57,11 +58,11 @@ void StepInstance::make_tensors() {
     set(kSquares, passed, sums);
     if (reduce) return;
     if (case_.has_beta) set(kBeta, Use::kInput, parameter(3));
-    set(kY, Use::kOutput, data_tensor(case_, Place::kY));
-    set(kSavedMean, Use::kOutput, statistics_tensor(case_, true));
-    set(kSavedSpread, Use::kOutput, statistics_tensor(case_, false));
-    set(kRunningMean, Use::kUpdated, parameter(2));
-    set(kRunningVariance, Use::kUpdated, parameter(3));
+    if (case_.want_y) set(kY, Use::kOutput, data_tensor(case_, Place::kY));
+    if (case_.want_mean) set(kSavedMean, Use::kOutput, statistics_tensor(case_, true));
+    if (case_.want_spread) set(kSavedSpread, Use::kOutput, statistics_tensor(case_, false));
+    if (case_.has_running) set(kRunningMean, Use::kUpdated, parameter(2));
+    if (case_.has_running) set(kRunningVariance, Use::kUpdated, parameter(3));
   } else {
     set(kDy, Use::kInput, data_tensor(case_, Place::kDy));
     set(kMean, Use::kInput, statistics_tensor(case_, true));
@@ -118,6 +119,7 @@ void StepInstance::make_moments(uint64_t seed) {
   operands_.write(kMean, means);
   operands_.write(kSquares, squares);
   operands_.write(kBeta, draw_parameters(case_, seed + 1));
+  if (!case_.has_running) return;
   operands_.write(kRunningMean, draw_parameters(case_, seed + 3));
   std::vector<double> variance = draw_parameters(case_, seed + 4);
   for (double& each : variance) each = std::abs(each);
@@ -204,8 +206,7 @@ void StepInstance::check_forward(Report& report) const {
   };
   if (const auto* call = std::get_if<BatchNormReduce>(&call_)) {
     ChannelMoments ref = batch_norm_moments(*call, inputs);
-    const int64_t terms =
-        call->x.shape.empty() ? 0 : count(call->x) / std::max<int64_t>(1, case_.groups());
+    const int64_t terms = count(call->x) / std::max<int64_t>(1, case_.groups());
     const bool wide = case_.sums == DType::kF64;
     for (size_t c = 0; wide && terms > 0 && c < ref.reach.size(); ++c) {
       ref.mean.scales[c] =

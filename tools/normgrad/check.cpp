@@ -192,7 +192,8 @@ int run_check(const CheckOptions& options) {
   std::vector<Case> table;
   for (const Op op : options.ops) {
     for (const auto& part : {reference::forward_cases(op), reference::cases(op, options.long_mode),
-                             reference::extended_cases(op), reference::step_cases(op), growing_cases(op, options.long_mode)}) {
+                             reference::extended_cases(op), reference::step_cases(op),
+                             growing_cases(op, options.long_mode)}) {
       table.insert(table.end(), part.begin(), part.end());
     }
   }

@@ -1,5 +1,7 @@
 #include "fake_nccl.hpp"
 
+#include <thread>
+
 #include "comm/nccl_library.hpp"
 
 namespace fake_nccl {
@@ -73,6 +75,7 @@ FAKE NcclResult ncclCommDestroy(NcclComm comm) {
 }
 FAKE NcclResult ncclCommAbort(NcclComm comm) {
   const NcclResult result = note("abort", comm);
+  std::this_thread::sleep_for(script.abort_for);
   delete static_cast<Comm*>(comm);
   return result;
 }

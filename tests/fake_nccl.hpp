@@ -2,6 +2,7 @@
 // several devices. It moves nothing; it notes the calls and answers as it is told.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct Script {
   int later = 0;                   // what a communicator then is: 0 or an error of NCCL's
   int at_once = 0;                 // what calls answer if not 0
   const char* where = "";          // the only call that does so; "": all that could
+  std::chrono::milliseconds abort_for{};
 };
 extern Script script;
 

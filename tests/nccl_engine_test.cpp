@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
+#include <thread>
 
 #include "fake_nccl.hpp"
 #include "normgrad/cuda.hpp"
@@ -14,7 +14,7 @@ namespace normgrad {
 namespace cuda {
 namespace {
 
-int current = 0;
+thread_local int current = 0;
 int queries = 0;  // how often a stream is not complete yet; -1: always
 Status answer;    // of query_stream
 
@@ -145,6 +145,17 @@ TEST_F(NcclEngine, AnOperationThatStallsBreaksIt) {
   EXPECT_FALSE(comm->group_end().ok());
   comm.reset();
   EXPECT_EQ(script.calls, calls) << "NCCL was asked again";
+}
+
+TEST_F(NcclEngine, AnAbortThatStallsIsLeftToItself) {
+  script.polls = -1;
+  script.abort_for = std::chrono::seconds(3);
+  const auto start = Clock::now();
+  expect_broken(sum(*comm), "not done within the deadline");
+  EXPECT_LT(Clock::now() - start, Seconds(2));
+  script.polls = 0;
+  expect_broken(sum(*comm), "broken: all_reduce");
+  std::this_thread::sleep_until(start + Seconds(4));  // it still uses the script
 }
 
 TEST_F(NcclEngine, AnErrorBreaksIt) {

@@ -1,6 +1,7 @@
 #include "comm/nccl_communicator.hpp"
 
 #include <cstdio>
+#include <future>
 #include <thread>
 
 namespace normgrad::comm {
@@ -50,6 +51,25 @@ Status NcclCommunicator::fail(const char* operation, NcclResult result) {
     return fail(operation, sentence);
   }
   return fail(operation, explain(nccl_, result, comm_));
+}
+
+// NCCL frees memory of the device then, which waits for whatever else runs there. What takes more
+// than a second is left to itself: the caller has a deadline.
+void NcclCommunicator::abort() noexcept {
+  const NcclComm comm = std::exchange(comm_, nullptr);
+  if (!comm) return;
+  try {
+    auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> ended = done->get_future();
+    std::thread([comm, done, &nccl = nccl_, device = device_] {
+      static_cast<void>(cuda::set_device(device));
+      static_cast<void>(nccl.comm_abort(comm));
+      done->set_value();
+    }).detach();
+    static_cast<void>(ended.wait_for(std::chrono::seconds(1)));
+  } catch (const std::exception&) {  // no thread to be had
+    static_cast<void>(nccl_.comm_abort(comm));
+  }
 }
 
 // In a group NCCL still holds the communicator: group_end aborts it.

@@ -52,7 +52,11 @@ class NcclCommunicator final : public Communicator {
     if (!comm_) return;
     NcclResult result = broken_.ok() ? nccl_.comm_finalize(comm_) : kNcclSystemError;
     if (result == kNcclInProgress) result = settle();
-    static_cast<void>(result == kNcclSuccess ? nccl_.comm_destroy(comm_) : nccl_.comm_abort(comm_));
+    if (result == kNcclSuccess) {
+      static_cast<void>(nccl_.comm_destroy(comm_));
+    } else {
+      abort();
+    }
   }
 
   // Creation is begun and ended apart, since several are begun in one group.
@@ -152,9 +156,7 @@ class NcclCommunicator final : public Communicator {
     if (!in_group_) next_in_group_ = std::exchange(grouped, this);
     in_group_ = true;
   }
-  void abort() {
-    if (comm_) static_cast<void>(nccl_.comm_abort(std::exchange(comm_, nullptr)));
-  }
+  void abort() noexcept;
 
   const Nccl& nccl_;
   const int rank_, size_, device_;

@@ -47,11 +47,15 @@ T narrow(auto value) {
   }
 }
 
+bool is_nan(double value) { return std::isnan(value); }
+bool is_nan(int64_t) { return false; }
+bool is_nan(uint64_t) { return false; }
+
 // Signed sums and products go through unsigned numbers, in which overflow is defined.
 template <Reduction kReduction, class Wide>
 Wide combine(Wide a, Wide b) {
-  if constexpr (kReduction == Reduction::kMax) return std::isnan(a) || a >= b ? a : b;
-  if constexpr (kReduction == Reduction::kMin) return std::isnan(a) || a <= b ? a : b;
+  if constexpr (kReduction == Reduction::kMax) return is_nan(a) || a >= b ? a : b;
+  if constexpr (kReduction == Reduction::kMin) return is_nan(a) || a <= b ? a : b;
   using Number = std::conditional_t<std::is_integral_v<Wide>, uint64_t, Wide>;
   const auto u = static_cast<Number>(a), v = static_cast<Number>(b);
   return static_cast<Wide>(kReduction == Reduction::kProduct ? u * v : u + v);

@@ -34,8 +34,8 @@ MUTANTS = [
      "return kForm == RowForm::kCentred ? hn::Sub(x, mean_) : x;",
      "return x;"),
     ("rows_gamma_in_dbeta", "src/cpu/row_grads-inl.h",
-     "sum = kRow % 2 == 0 ? dy : hn::Add(sum, dy);",
-     "sum = kRow % 2 == 0 ? hn::Mul(dy, x_hat) : hn::Add(sum, dy);"),
+     "dbeta = kRow == 0 ? dy : hn::Add(dbeta, dy);",
+     "dbeta = kRow == 0 ? hn::Mul(dy, x_hat) : hn::Add(dbeta, dy);"),
     # The layers.
     ("layer_mean_in_one_float", "src/cpu/row_forward-inl.h",
      "hn::Sub(hn::Sub(h, mean_high_), mean_low_)", "hn::Sub(h, mean_high_)"),

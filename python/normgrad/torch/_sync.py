@@ -88,7 +88,7 @@ def _agree(x: Tensor, channels: int, eps: float, group: Any) -> None:
 def _message(x: Tensor, channels: int, tag: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     message = torch.empty(2 + 2 * channels, dtype=torch.float64, device=x.device)
     head = message[:2].view(torch.int64)
-    head[0] = tag
+    head[:1].fill_(tag)  # head[0] = tag would copy from the host, which a graph cannot capture
     return message, head[1:], message[2 : 2 + channels], message[2 + channels :]
 
 

@@ -1,12 +1,6 @@
 # Tests of several processes, with Open MPI's mpirun. One at a time: each starts more processes than
 # there may be cores, and they watch the clock.
 
-# As root, on fewer cores than ranks, one thread in each. MPI leaves memory behind, and so do broken
-# communicators, on purpose.
-set(mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
-  ASAN_OPTIONS=detect_leaks=0)
-set(mpi_run ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
-
 # normgrad_mpi_program(NAME): tests/NAME_test.cpp, to run under mpirun.
 function(normgrad_mpi_program name)
   add_executable(${name}_test ${name}_test.cpp mpi_main.cpp)

@@ -63,13 +63,16 @@ int main(int argc, char** argv) {
   const double deadline = std::atof(argv[2]);
   const auto delay = std::chrono::microseconds(static_cast<int64_t>(std::atof(argv[3]) * 1000));
   MPI_Init(&argc, &argv);
+  int ranks = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  // Processes start far apart on a busy machine: they meet before the deadline counts.
+  std::vector<pid_t> pids(static_cast<size_t>(ranks));
+  const pid_t pid = getpid();
+  MPI_Allgather(&pid, sizeof pid, MPI_BYTE, pids.data(), sizeof pid, MPI_BYTE, MPI_COMM_WORLD);
   std::unique_ptr<Communicator> comm;
   if (!mpi_communicator(MPI_COMM_WORLD, std::chrono::duration<double>(deadline), comm).ok()) {
     return 2;
   }
-  std::vector<pid_t> pids(static_cast<size_t>(comm->size()));
-  const pid_t pid = getpid();
-  if (!comm->all_gather(&pid, pids.data(), sizeof pid, nullptr).ok()) return 2;
 
   const Tensor x{DType::kF32, {kSamples, kChannels, kLength}}, vector{DType::kF32, {kChannels}};
   const BatchNorm forward{

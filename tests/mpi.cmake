@@ -37,12 +37,13 @@ function(normgrad_mpi_script name script)
     TIMEOUT 900 RESOURCE_LOCK mpi ENVIRONMENT "${mpi_environment}")
 endfunction()
 
-# A rank dies or stalls.
+# A rank dies or stalls. Over TCP Open MPI itself now and then ends a second rank, whose send finds the
+# first gone (docs/distributed.md): only the long tests go there.
 add_executable(mpi_fault mpi_fault.cpp)
 normgrad_target(mpi_fault)
 target_link_libraries(mpi_fault PRIVATE normgrad_mpi)
-normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 3)
-normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 50)
+normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 3 vader)
+normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 50 vader tcp)
 set_tests_properties(mpi_fault_long PROPERTIES LABELS long)
 
 # Other algorithms and networks.

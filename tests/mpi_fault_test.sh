@@ -2,14 +2,16 @@
 # A rank is killed, or stopped, at a random moment of synchronized BatchNorm: the others return an
 # error within the deadline and 2 s, outputs untouched, and the job ends.
 #
-#   tests/mpi_fault_test.sh MPIRUN PROGRAM REPETITIONS
+#   tests/mpi_fault_test.sh MPIRUN PROGRAM REPETITIONS TRANSPORT...
 #
-# Each repetition is both signals, over shared memory and over TCP in turns, with both ways to end.
+# Each repetition is both signals, over the transports of Open MPI (vader is shared memory) in turns,
+# with both ways to end.
 set -uo pipefail
 
 mpirun=$1
 program=$2
 repetitions=$3
+transports=("${@:4}")
 ranks=4
 deadline=0.5
 log=$(mktemp)
@@ -20,7 +22,7 @@ trap 'rm -f "$log"' EXIT
 failures=0
 for ((i = 0; i < repetitions; ++i)); do
   for signal in KILL STOP; do
-    if ((i % 2)); then transport=tcp,self; else transport=vader,self; fi
+    transport=${transports[i % ${#transports[@]}]},self
     if ((i % 3 == 2)); then ending=abort; else ending=exit; fi
     delay=$((20 + RANDOM % 100)).$((RANDOM % 1000))
     start=$SECONDS

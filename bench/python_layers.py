@@ -13,12 +13,14 @@ import copy
 import json
 import statistics
 import time
+from functools import partial
 
 import torch
 
 import normgrad
 import normgrad.nn
 import normgrad.torch
+import normgrad.torch.functional as F
 
 LAYERS = {
     "Llama-3-8B RMSNorm 8192x4096": lambda: (torch.nn.RMSNorm(4096), (8192, 4096)),
@@ -74,22 +76,22 @@ def compare_layer(make, dtype, device, repeats):
     return [statistics.median(list_) for list_ in times]
 
 
-def host_time(function, device, calls=2000):
-    """Microseconds of the host per call: the median of ten runs."""
-    times = []
-    for _ in range(10):
-        begin = time.perf_counter()
-        for _ in range(calls):
-            function()
-        times.append((time.perf_counter() - begin) / calls * 1e6)
-        if device == "cuda":
-            torch.cuda.synchronize()
-    return statistics.median(times)
+def host_times(functions, rounds=200, calls=20):
+    """Microseconds of the host per call of each: medians of rounds in turns. A GPU is done with
+    such a call before the host has the next."""
+    times = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function()
+            times[name].append((time.perf_counter() - begin) / calls * 1e6)
+    return {name: statistics.median(list_) for name, list_ in times.items()}
 
 
 def compare_host(device):
-    """Forward alone, and forward and backward: torch's, NormGrad's, and the difference's parts."""
-    result = {}
+    """Forward and backward through the modules and autograd, PyTorch's and NormGrad's."""
+    functions = {}
     for name, theirs in (("LayerNorm", torch.nn.LayerNorm(64)), ("RMSNorm", torch.nn.RMSNorm(64))):
         theirs = theirs.to(device)
         ours = copy.deepcopy(theirs)
@@ -97,13 +99,55 @@ def compare_host(device):
         x = torch.randn(8, 64, device=device, requires_grad=True)
         dy = torch.randn(8, 64, device=device)
         for label, layer in (("torch", theirs), ("normgrad", ours)):
-            y = layer(x)
-            leaves = [x, *layer.parameters()]
-            result[f"{name} {label} forward"] = host_time(lambda: layer(x), device)
-            result[f"{name} {label} backward"] = host_time(
-                lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True), device
+            functions[f"{name} {label} forward"] = partial(layer, x)
+            functions[f"{name} {label} backward"] = partial(
+                torch.autograd.grad, layer(x), [x, *layer.parameters()], dy, retain_graph=True
             )
-    return result
+    return host_times(functions)
+
+
+def backward_calls(device):
+    """What autograd calls for one backward, and its parts. The kernel, with its launch, is a call
+    of ``_core`` with all arrays at hand less one without results, which does everything else."""
+    x, dy = (torch.randn(8, 64, device=device) for _ in range(2))
+    parameters = torch.ones(64, device=device), torch.zeros(64, device=device)
+    per_row, per_channel = x[:, 0].clone(), x[0].clone()
+    results = dict(zip(("dx", "dgamma", "dbeta"), map(torch.empty_like, (x, *parameters))))
+    workspace = torch.empty(1 << 24, dtype=torch.uint8, device=device)
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, *parameters)]
+    layers = {
+        "LayerNorm": (
+            F.layer_norm(leaves[0], (64,), *leaves[1:]),
+            normgrad._core.layer_norm_backward,
+            dict(mean=per_row, spread=per_row),
+        ),
+        "RMSNorm": (
+            F.rms_norm(leaves[0], (64,), leaves[1]),
+            normgrad._core.rms_norm_backward,
+            dict(spread=per_row),
+        ),
+        "BatchNorm": (
+            F.batch_norm(leaves[0], None, None, *leaves[1:], training=True),
+            normgrad._core.batch_norm_backward,
+            dict(mean=per_channel, spread=per_channel),
+        ),
+    }
+    functions = {}
+    for name, (y, core, statistics_of_x) in layers.items():
+        arrays = dict(dy=dy, x=x, gamma=parameters[0], **statistics_of_x)
+        outputs = dict(results, allocate=lambda size: workspace)
+        if name == "RMSNorm":
+            del outputs["dbeta"]
+        functions[f"{name} call"] = partial(y.grad_fn._forward_cls.backward, y.grad_fn, dy)
+        functions[f"{name} with arrays"] = partial(core, **arrays, **outputs)
+        functions[f"{name} checks"] = partial(core, **arrays)
+    with torch.no_grad():
+        times = host_times(functions)
+    for name in layers:
+        kernel = times.pop(f"{name} with arrays") - times.pop(f"{name} checks")
+        times[f"{name} kernel"] = kernel
+        times[f"{name} beyond the kernel"] = times[f"{name} call"] - kernel
+    return times
 
 
 def main():
@@ -124,10 +168,14 @@ def main():
             kind = str(dtype).removeprefix("torch.")
             figures[f"{name} {kind}"] = {"torch_us": theirs, "normgrad_us": ours}
             print(f"{name:38}{kind:>9}{theirs:10.1f}{ours:10.1f}{theirs / ours:7.2f}")
-    print(f"\n{'host time of a call, us':38}")
-    figures["host"] = compare_host(device)
-    for name, value in figures["host"].items():
-        print(f"{name:38}{value:10.1f}")
+    for title, measure in (
+        ("host", compare_host),
+        ("one backward call of the host", backward_calls),
+    ):
+        figures[title] = measure(device)
+        print(f"\n{title}, us")
+        for name, value in figures[title].items():
+            print(f"{name:38}{value:10.1f}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump(figures, file, indent=1)

@@ -15,37 +15,15 @@ struct Launch {
   bool dependent = false;    // may start while the kernel before it ends, and waits for it itself
 };
 
-// More dynamic shared memory than 48 KiB has to be asked for. Always as much as there is: another
-// thread may be about to launch the same kernel with more than this call needs.
-inline cudaError_t allow_shared(const void* function, size_t bytes) {
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, function);
-  if (error != cudaSuccess) return error;
-  if (static_cast<size_t>(attributes.maxDynamicSharedSizeBytes) >= bytes) return cudaSuccess;
-  int device = 0, most = 0;
-  error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              most - static_cast<int>(attributes.sharedSizeBytes));
-}
-
-// Whether a kernel was compiled for Hopper or newer, which lets kernels overlap.
-inline bool is_for_hopper(const void* function) {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, function) == cudaSuccess && attributes.ptxVersion >= 90;
-}
+// Lets the kernel have the shared memory and the clusters that a launch may ask for, on the current
+// GPU. `overlaps`: whether it was compiled for Hopper or newer, which lets kernels overlap.
+cudaError_t prepare(const void* function, bool& overlaps);
 
 template <class... Parameters, class... Arguments>
 Status launch_kernel(void (*kernel)(Parameters...), const Launch& launch, void* stream,
                      const Arguments&... arguments) {
-  const void* function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = launch.shared > 0 ? allow_shared(function, launch.shared) : cudaSuccess;
-  if (error == cudaSuccess && launch.cluster > 8) {
-    error = cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
+  bool overlaps = false;
+  const cudaError_t error = prepare(reinterpret_cast<const void*>(kernel), overlaps);
   if (error != cudaSuccess) return status_of(error, "cudaFuncSetAttribute");
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
@@ -57,7 +35,7 @@ Status launch_kernel(void (*kernel)(Parameters...), const Launch& launch, void* 
     attributes[count].id = cudaLaunchAttributeCooperative;
     attributes[count++].val.cooperative = 1;
   }
-  if (launch.dependent && is_for_hopper(function)) {
+  if (launch.dependent && overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

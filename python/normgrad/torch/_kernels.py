@@ -71,11 +71,12 @@ def _per_column(x: Tensor, gamma: Optional[Tensor], axes: int) -> Tensor:
 def layer_norm_outputs(
     x: Tensor, residual: Optional[Tensor], axes: int, save: bool
 ) -> tuple[Tensor, Any, Any, Any]:
+    mean = _per_row(x, axes) if save else None
     return (
         _contiguous_like(x),
         None if residual is None else _contiguous_like(x),
-        _per_row(x, axes) if save else None,
-        _per_row(x, axes) if save else None,
+        mean,
+        None if mean is None else torch.empty_like(mean),
     )
 
 
@@ -144,11 +145,8 @@ def rms_norm(
 
 def batch_norm_outputs(x: Tensor, save: bool) -> tuple[Tensor, Any, Any]:
     """y lies in memory as x does, so that channels_last stays channels_last."""
-    return (
-        torch.empty_like(x),
-        _per_channel(x) if save else None,
-        _per_channel(x) if save else None,
-    )
+    mean = _per_channel(x) if save else None
+    return torch.empty_like(x), mean, None if mean is None else torch.empty_like(mean)
 
 
 def batch_norm(

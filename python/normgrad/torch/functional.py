@@ -23,7 +23,8 @@ __all__ = ["layer_norm", "rms_norm", "batch_norm", "add_layer_norm", "add_rms_no
 _DTYPES = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _FLOAT32_EPS = torch.finfo(torch.float32).eps  # PyTorch's default in RMSNorm, of all three types
-_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_is_transforming = torch._C._are_functorch_transforms_active
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # true beyond the transform, too
 _modes = torch._C._len_torch_dispatch_stack
 
 
@@ -37,7 +38,10 @@ def _ours(x: Tensor) -> bool:
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_nested
-        and (torch.compiler.is_compiling() or not (_is_transformed(x) or _forward_mode()))
+        and (
+            torch.compiler.is_compiling()
+            or not (_is_transforming() or _is_transformed(x) or _forward_mode())
+        )
     )
 
 
@@ -106,7 +110,7 @@ def layer_norm(
     if not _direct(x):
         return torch.ops.normgrad.layer_norm(x, None, gamma, beta, axes, eps, weight_offset)[0]
     if _recorded(x, gamma, beta):
-        return _functions.LayerNorm.apply(x, None, gamma, beta, axes, eps, weight_offset)
+        return _functions.layer_norm(x, None, gamma, beta, axes, eps, weight_offset)
     return _kernels.layer_norm(x, None, gamma, beta, axes, eps, weight_offset, False)[0]
 
 
@@ -133,7 +137,7 @@ def add_layer_norm(
     if not _direct(x):
         return torch.ops.normgrad.layer_norm(x, added, gamma, beta, axes, eps, weight_offset)[:2]
     if _recorded(x, added, gamma, beta):
-        return _functions.LayerNorm.apply(x, added, gamma, beta, axes, eps, weight_offset)
+        return _functions.layer_norm(x, added, gamma, beta, axes, eps, weight_offset)
     y, h, *_ = _kernels.layer_norm(x, added, gamma, beta, axes, eps, weight_offset, False)
     return y, h
 
@@ -161,7 +165,7 @@ def rms_norm(
     if not _direct(x):
         return torch.ops.normgrad.rms_norm(x, None, gamma, axes, eps, weight_offset)[0]
     if _recorded(x, gamma):
-        return _functions.RMSNorm.apply(x, None, gamma, axes, eps, weight_offset)
+        return _functions.rms_norm(x, None, gamma, axes, eps, weight_offset)
     return _kernels.rms_norm(x, None, gamma, axes, eps, weight_offset, False)[0]
 
 
@@ -189,7 +193,7 @@ def add_rms_norm(
     if not _direct(x):
         return torch.ops.normgrad.rms_norm(x, added, gamma, axes, eps, weight_offset)[:2]
     if _recorded(x, added, gamma):
-        return _functions.RMSNorm.apply(x, added, gamma, axes, eps, weight_offset)
+        return _functions.rms_norm(x, added, gamma, axes, eps, weight_offset)
     y, h, _ = _kernels.rms_norm(x, added, gamma, axes, eps, weight_offset, False)
     return y, h
 
@@ -235,7 +239,7 @@ def batch_norm(
         return y
     arguments = (input, weight, bias, running_mean, running_var, frozen, momentum, eps)
     if _recorded(input, weight, bias):
-        y = _functions.BatchNorm.apply(*arguments)
+        y = _functions.batch_norm(*arguments)
     else:
         y = _kernels.batch_norm(*arguments, False)[0]
     if training and running_mean is not None and running_var is not None:
@@ -270,7 +274,7 @@ def sync_batch_norm(
         return y
     arguments = (input, gamma, beta, running_mean, running_var, *options, group)
     if _recorded(input, gamma, beta):
-        y = _functions.SyncBatchNorm.apply(*arguments)
+        y = _functions.sync_batch_norm(*arguments)
     else:
         y = _sync.sync_batch_norm(*arguments)[0]
     if running_mean is not None and running_var is not None:

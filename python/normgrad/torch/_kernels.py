@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
+from torch._prims_common import make_contiguous_strides_for
 
 from .. import _core, _frameworks
+
+try:  # how programs that torch.compile wrote allocate
+    from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
+except ImportError:
+    _empty_strided_cpu = _empty_strided_cuda = None
 
 Optionals = tuple[Optional[Tensor], ...]
 
@@ -47,36 +54,42 @@ def _allocator(x: Tensor) -> Optional[Callable[[int], Tensor]]:
     return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
 
 
-def _contiguous_like(x: Tensor) -> Tensor:
-    if x.is_contiguous():
-        return torch.empty_like(x)
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _empty_on(x: Tensor) -> Callable[..., Tensor]:
+    """Makes a tensor of a shape, strides and a type where x is, in half of the time of
+    ``torch.empty_like``: 1.1 instead of 2 us on a GPU, three times in a call."""
+    if type(x) is Tensor and _empty_strided_cpu is not None:
+        if x.is_cpu:
+            return _empty_strided_cpu
+        if x.is_cuda and x.get_device() == torch._C._cuda_getDevice():
+            return _empty_strided_cuda
+    device = x.device
+    return lambda shape, strides, dtype: torch.empty_strided(
+        shape, strides, dtype=dtype, device=device
+    )
 
 
-def _per_row(x: Tensor, axes: int) -> Tensor:
-    """One axis for all rows: a third of the microseconds that a shape costs."""
-    return torch.empty(x.shape[:-axes].numel(), dtype=torch.float32, device=x.device)
+def _contiguous(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides."""
+    shape = tuple(x.shape)
+    return shape, x.stride() if x.is_contiguous() else make_contiguous_strides_for(shape)
 
 
-def _per_channel(x: Tensor) -> Tensor:
-    return torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
-
-
-def _per_column(x: Tensor, gamma: Optional[Tensor], axes: int) -> Tensor:
-    if gamma is not None:
-        return _contiguous_like(gamma)
-    return x.new_empty(x.shape[-axes:], dtype=torch.float32)
+def _rows(shape: tuple[int, ...], axes: int) -> tuple[int]:
+    """One axis for all rows."""
+    return (math.prod(shape[:-axes]),)
 
 
 def layer_norm_outputs(
     x: Tensor, residual: Optional[Tensor], axes: int, save: bool
 ) -> tuple[Tensor, Any, Any, Any]:
-    mean = _per_row(x, axes) if save else None
+    empty = _empty_on(x)
+    shape, strides = _contiguous(x)
+    rows = _rows(shape, axes)
     return (
-        _contiguous_like(x),
-        None if residual is None else _contiguous_like(x),
-        mean,
-        None if mean is None else torch.empty_like(mean),
+        empty(shape, strides, x.dtype),
+        None if residual is None else empty(shape, strides, x.dtype),
+        empty(rows, (1,), torch.float32) if save else None,
+        empty(rows, (1,), torch.float32) if save else None,
     )
 
 
@@ -111,10 +124,12 @@ def layer_norm(
 def rms_norm_outputs(
     x: Tensor, residual: Optional[Tensor], axes: int, save: bool
 ) -> tuple[Tensor, Any, Any]:
+    empty = _empty_on(x)
+    shape, strides = _contiguous(x)
     return (
-        _contiguous_like(x),
-        None if residual is None else _contiguous_like(x),
-        _per_row(x, axes) if save else None,
+        empty(shape, strides, x.dtype),
+        None if residual is None else empty(shape, strides, x.dtype),
+        empty(_rows(shape, axes), (1,), torch.float32) if save else None,
     )
 
 
@@ -145,8 +160,12 @@ def rms_norm(
 
 def batch_norm_outputs(x: Tensor, save: bool) -> tuple[Tensor, Any, Any]:
     """y lies in memory as x does, so that channels_last stays channels_last."""
-    mean = _per_channel(x) if save else None
-    return torch.empty_like(x), mean, None if mean is None else torch.empty_like(mean)
+    empty, channels = _empty_on(x), (x.shape[1],)
+    return (
+        torch.empty_like(x),
+        empty(channels, (1,), torch.float32) if save else None,
+        empty(channels, (1,), torch.float32) if save else None,
+    )
 
 
 def batch_norm(
@@ -184,11 +203,15 @@ def rows_backward_outputs(
     x: Tensor, gamma: Optional[Tensor], axes: int, wanted: list[bool]
 ) -> Optionals:
     """dx, dgamma and, if wanted has a third, dbeta."""
-    dx = _contiguous_like(x) if wanted[0] else None
-    dgamma = _per_column(x, gamma, axes) if wanted[1] else None
+    empty = _empty_on(x)
+    shape, strides = _contiguous(x)
+    dx = empty(shape, strides, x.dtype) if wanted[0] else None
+    shape, strides = shape[-axes:], strides[-axes:]
+    dtype = torch.float32 if gamma is None else gamma.dtype
+    dgamma = empty(shape, strides, dtype) if wanted[1] else None
     if len(wanted) == 2:
         return dx, dgamma
-    return dx, dgamma, _per_column(x, gamma, axes) if wanted[2] else None
+    return dx, dgamma, empty(shape, strides, dtype) if wanted[2] else None
 
 
 def layer_norm_backward(
@@ -249,13 +272,12 @@ def rms_norm_backward(
 def batch_norm_backward_outputs(
     x: Tensor, gamma: Optional[Tensor], wanted: list[bool]
 ) -> Optionals:
-    def per_channel() -> Tensor:
-        return _per_channel(x) if gamma is None else _contiguous_like(gamma)
-
+    empty, channels = _empty_on(x), (x.shape[1],)
+    dtype = torch.float32 if gamma is None else gamma.dtype
     return (
         torch.empty_like(x) if wanted[0] else None,
-        per_channel() if wanted[1] else None,
-        per_channel() if wanted[2] else None,
+        empty(channels, (1,), dtype) if wanted[1] else None,
+        empty(channels, (1,), dtype) if wanted[2] else None,
     )
 
 

@@ -94,6 +94,12 @@ __device__ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Bar
       : "memory");
 }
 
+// What lies there is on its way into the second-level cache; address and size are multiples of 16.
+__device__ inline void prefetch_bulk(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
+               "r"(bytes));
+}
+
 // What lies there is on its way into the second-level cache.
 __device__ inline void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));

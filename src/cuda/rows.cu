@@ -47,7 +47,8 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   const bool plain = problem.cols % unit == 0 && problem.lead_rank <= 1 &&
                      has_aligned_rows(problem, problem.x, buffers.x) &&
                      has_aligned_rows(problem, problem.dy, buffers.dy) &&
-                     (!problem.has_dx || has_aligned_rows(problem, problem.dx, buffers.dx));
+                     (!problem.has_dx || has_aligned_rows(problem, problem.dx, buffers.dx)) &&
+                     (!problem.has_dh || has_aligned_rows(problem, problem.dh, buffers.dh));
   RowsLaunch launch;
   launch.problem = problem;
   launch.buffers = buffers;
@@ -99,8 +100,8 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   const auto find = problem.dtype == DType::kF32   ? rows_kernel_f32
                     : problem.dtype == DType::kF16 ? rows_kernel_f16
                                                    : rows_kernel_bf16;
-  const RowsKernel kernel =
-      find(is_rms(problem.statistics), geometry.units_per_thread, plain, geometry.lanes < 32);
+  const RowsKernel kernel = find(is_rms(problem.statistics), geometry.units_per_thread, plain,
+                                 geometry.lanes < 32, problem.has_dh);
   NORMGRAD_RETURN_IF_ERROR(launch_kernel(kernel, shape, stream, launch));
   if (layout.partials == 0 || (!problem.dgamma.present && !problem.dbeta.present)) return {};
   return finish_columns({launch.partials,
@@ -146,7 +147,8 @@ Status choose_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
 Status choose_ring_rows(const RowsProblem& problem, Kernel<RowsProblem>& kernel) {
   const RowsGeometry geometry = geometry_of(problem);
   if (suits_across(problem, geometry) && choose_rows_across(problem, kernel).ok()) return {};
-  if (problem.has_dh || geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
+  const bool short_dh = problem.has_dh && geometry.lanes < 32;
+  if (short_dh || geometry.cluster > kMaxCluster || !check_hopper("").ok()) {
     return choose_split_rows(problem, kernel);
   }
   kernel = {geometry.cluster > 1 ? "rows_cluster" : "rows_ring",

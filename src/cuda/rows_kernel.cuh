@@ -23,7 +23,8 @@ namespace normgrad::cuda {
 
 // kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
 // take more work; the bits are the same. kShort: several teams in a warp, several rows in a stage.
-template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
+// kDh: dh is added to dx; it comes by the second-level cache, since the ring has no room for it.
+template <class T, bool kRms, int kUnits, bool kPlain, bool kShort, bool kDh>
 class RowsWork {
  public:
   __device__ RowsWork(const RowsLaunch& launch, RowsShared& shared, char* memory)
@@ -44,7 +45,12 @@ class RowsWork {
     FirstStats stats;
     if (describes_) stats = ring_.ask_stats(first);
     const auto gamma = gamma_.ask(launch_, columns_.first, columns_.count);
-    if (fetches_) ring_.start_rows(first);
+    if (fetches_) {
+      ring_.start_rows(first);
+      for (int i = 0; kDh && i < launch_.geometry.stages; ++i) {
+        prefetch_dh(first + i * launch_.row_stride);
+      }
+    }
     if (describes_) ring_.start_scales(first, stats);
     columns_.clear();
     gamma_.put(launch_, columns_.first, columns_.count, gamma);
@@ -183,6 +189,9 @@ class RowsWork {
     }
     sums = team_.sum(sums);
     if (last) refill(first, stage);
+    uint4 dh_units[kUnits];
+#pragma unroll
+    for (int j = 0; kDh && j < kUnits; ++j) dh_units[j] = load_dh(row, unit(j));
 
     RowScalars scalars;
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there;
@@ -204,7 +213,7 @@ class RowsWork {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
       if (is_left_out(j)) continue;
-      dx_units[j] = grads(j, centred[j], dy[j], scalars);
+      dx_units[j] = grads(j, centred[j], dy[j], scalars, dh_units[j]);
       if (!kPhased && problem_.has_dx) store(dx_row, unit(j), dx_units[j], there);
     }
     if (kPhased && problem_.has_dx) store_phased(dx_row, dx_units);
@@ -225,8 +234,8 @@ class RowsWork {
 
   // dx of one unit; adds to the column sums.
   __device__ uint4 grads(int j, const float (&centred)[kE], const float (&dy)[kE],
-                         const RowScalars& scalars) {
-    float gamma[kE], dx[kE];
+                         const RowScalars& scalars, const uint4& dh_unit) {
+    float gamma[kE], dx[kE], dh[kE];
     gamma_.unit(unit(j), gamma);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
@@ -238,7 +247,32 @@ class RowsWork {
 #pragma unroll
       for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
     }
+    if constexpr (kDh) {
+      unpack<T>(dh_unit, dh);
+#pragma unroll
+      for (int e = 0; e < kE; ++e) dx[e] += dh[e];
+    }
     return pack<T>(dx);
+  }
+
+  __device__ const T* dh_row(int64_t row) const {
+    return static_cast<const T*>(launch_.buffers.dh) + row_offset<kPlain>(launch_, kRowDh, row) +
+           columns_.first;
+  }
+  __device__ void prefetch_dh(int64_t row) const {
+    if (!kPlain || team_.lane != 0 || row >= problem_.rows) return;
+    prefetch_bulk(dh_row(row), columns_.count * static_cast<int>(sizeof(T)));
+  }
+  // Unit u; zeros beyond the end of the row.
+  __device__ uint4 load_dh(int64_t row, int u) const {
+    const T* from = dh_row(row) + u * kE;
+    if constexpr (kPlain) {
+      return u * kE < columns_.count ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+    }
+    T values[kE];
+#pragma unroll
+    for (int e = 0; e < kE; ++e) values[e] = u * kE + e < columns_.count ? from[e] : T(0.0f);
+    return reinterpret_cast<const uint4&>(values);
   }
 
   __device__ void store(T* dx_row, int u, const uint4& unit, bool active) const {
@@ -268,7 +302,10 @@ class RowsWork {
   __device__ void refill(int64_t first, const Stage& stage) {
     if (!fetches_ && !describes_) return;
     __syncwarp();
-    if (fetches_) ring_.fetch(first + launch_.ring_stride, stage);
+    if (fetches_) {
+      ring_.fetch(first + launch_.ring_stride, stage);
+      if (kDh) prefetch_dh(first + launch_.ring_stride);
+    }
     if (describes_) ring_.describe(first, stage);
   }
 
@@ -301,7 +338,7 @@ class RowsWork {
       const double x_hat = scalars.normalizer.x_hat(widen(own.x[c]));
       columns_.add_product(i, dy, static_cast<float>(dy * x_hat));
     }
-    if (problem_.has_dx) write_wide_dx(own, gamma_, scalars);
+    if (problem_.has_dx) write_wide_dx(own, gamma_, scalars, kDh ? dh_row(row) : nullptr);
     return true;
   }
 
@@ -321,7 +358,7 @@ class RowsWork {
 // A block of 16 warps fills a multiprocessor.
 constexpr int kRegisters = 128;
 
-template <class T, bool kRms, int kUnits, bool kPlain, bool kShort>
+template <class T, bool kRms, int kUnits, bool kPlain, bool kShort, bool kDh>
 __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ RowsLaunch launch) {
 #if NORMGRAD_HOPPER
   char* memory = dynamic_shared<char>();
@@ -344,7 +381,7 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
   } else {
     __syncthreads();
   }
-  RowsWork<T, kRms, kUnits, kPlain, kShort>(launch, shared, memory)
+  RowsWork<T, kRms, kUnits, kPlain, kShort, kDh>(launch, shared, memory)
       .run(blockIdx.x / geometry.cluster);
   // No block leaves while others may still send to it.
   if (geometry.cluster > 1) sync_cluster();
@@ -353,20 +390,21 @@ __global__ void __maxnreg__(kRegisters) rows_kernel(const __grid_constant__ Rows
 
 // The kernels of one type.
 template <class T>
-RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_short) {
+RowsKernel find_rows_kernel(bool rms, int units_per_thread, bool plain, bool is_short, bool dh) {
   RowsKernel found = nullptr;
-  const auto add = [&]<int kUnits, bool kShort>() {
-    if (units_per_thread != kUnits || is_short != kShort) return;
-    found = rms ? (plain ? &rows_kernel<T, true, kUnits, true, kShort>
-                         : &rows_kernel<T, true, kUnits, false, kShort>)
-                : (plain ? &rows_kernel<T, false, kUnits, true, kShort>
-                         : &rows_kernel<T, false, kUnits, false, kShort>);
+  const auto add = [&]<int kUnits, bool kShort, bool kDh = false>() {
+    if (units_per_thread != kUnits || is_short != kShort || dh != kDh) return;
+    found = rms ? (plain ? &rows_kernel<T, true, kUnits, true, kShort, kDh>
+                         : &rows_kernel<T, true, kUnits, false, kShort, kDh>)
+                : (plain ? &rows_kernel<T, false, kUnits, true, kShort, kDh>
+                         : &rows_kernel<T, false, kUnits, false, kShort, kDh>);
   };
   constexpr int kMost = kColumnsPerThread / kUnit<T>;
   add.template operator()<1, true>();
   add.template operator()<2, true>();
   if constexpr (kMost == 4) add.template operator()<4, true>();
   add.template operator()<kMost, false>();
+  add.template operator()<kMost, false, true>();
   return found;
 }
 

@@ -34,11 +34,11 @@ struct RowsLaunch {
   int gamma_at = 0, scales_at = 0, places_at = 0, chunks_at = 0, ring_at = 0;
 };
 
-// plain: rows of x, dy and dx are evenly spaced, all start at multiples of 16 bytes and have whole
-// units. is_short: a row is for fewer than 32 lanes.
+// plain: rows of x, dy, dx and dh are evenly spaced, all start at multiples of 16 bytes and have
+// whole units. is_short: a row is for fewer than 32 lanes.
 using RowsKernel = void (*)(RowsLaunch);
-RowsKernel rows_kernel_f32(bool rms, int units_per_thread, bool plain, bool is_short);
-RowsKernel rows_kernel_f16(bool rms, int units_per_thread, bool plain, bool is_short);
-RowsKernel rows_kernel_bf16(bool rms, int units_per_thread, bool plain, bool is_short);
+RowsKernel rows_kernel_f32(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
+RowsKernel rows_kernel_f16(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
+RowsKernel rows_kernel_bf16(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
 
 }  // namespace normgrad::cuda

@@ -80,14 +80,16 @@ __device__ WideScalars wide_scalars(const RowsLaunch& launch, AnyTeam& team, con
   return {n, c1, sums.y * launch.per_col};
 }
 
+// dh: where this row's is, if any.
 template <class T, int kUnits, class AnyGamma>
 __device__ void write_wide_dx(const WideRow<T, kUnits>& row, const AnyGamma& gamma,
-                              const WideScalars& scalars) {
+                              const WideScalars& scalars, const T* dh = nullptr) {
   const Normalizer& n = scalars.normalizer;
   row.for_columns([&](int c) {
     const double g = static_cast<double>(widen(row.dy[c])) * gamma[c];
     const double x_hat = n.x_hat(widen(row.x[c]));
-    row.dx[c] = narrow<T>(static_cast<float>(n.r * (g - scalars.c1 - x_hat * scalars.c2)));
+    const double dx = n.r * (g - scalars.c1 - x_hat * scalars.c2);
+    row.dx[c] = narrow<T>(static_cast<float>(dh == nullptr ? dx : dx + widen(dh[c])));
   });
 }
 

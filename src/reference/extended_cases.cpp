@@ -22,14 +22,18 @@ void add_rows(Table& table) {
   }
   for (Layout layout : {Layout::kMixed, Layout::kNegative, Layout::kPermuted, Layout::kStrided,
                         Layout::kTransposed, Layout::kScattered}) {
-    add({6, 5, 40}, layout, InPlace::kNone);
-    add({6, 5, 40}, layout, InPlace::kDh);
+    for (const int64_t cols : {40, 520, 521}) {
+      add({6, 5, cols}, layout, InPlace::kNone);
+      add({6, 5, cols}, layout, InPlace::kDh);
+    }
   }
   for (const Values values : {Values::kZeroDenominators, Values::kNonFinite, Values::kSameSign}) {
-    Case c = table.base({37, 50});
-    c.has_dh = true;
-    c.values = values;
-    table.add_forms(c);
+    for (const int64_t cols : {50, 600}) {
+      Case c = table.base({37, cols});
+      c.has_dh = true;
+      c.values = values;
+      table.add_forms(c);
+    }
   }
   Case typed = table.base({6, 40});
   typed.has_dh = true;

@@ -88,6 +88,11 @@ inline void bulk_copy(void* to, const void* from, uint32_t bytes, Barrier* barri
   });
 }
 
+inline void prefetch_bulk(const void* from, uint32_t bytes) {
+  if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16 != 0) {
+    throw std::runtime_error("bulk prefetch: not a multiple of 16");
+  }
+}
 inline void prefetch(const void*) {}
 template <class Unit>
 Unit load_last(const Unit* from) {

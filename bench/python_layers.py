@@ -22,8 +22,28 @@ import normgrad.nn
 import normgrad.torch
 import normgrad.torch.functional as F
 
+
+class AddNorm(torch.nn.Module):
+    """h = x + residual and its RMSNorm, as between the blocks of a transformer, which go on with
+    both. NormGrad has one operator for it."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.residual = torch.nn.Parameter(torch.randn(shape))
+        self.norm = torch.nn.RMSNorm(shape[-1])
+
+    def forward(self, x):
+        if isinstance(self.norm, normgrad.nn.RMSNorm):
+            return F.add_rms_norm(
+                x, self.residual, self.norm.normalized_shape, self.norm.weight, self.norm.eps
+            )
+        h = x + self.residual
+        return self.norm(h), h
+
+
 LAYERS = {
     "Llama-3-8B RMSNorm 8192x4096": lambda: (torch.nn.RMSNorm(4096), (8192, 4096)),
+    "Llama-3-8B x + residual, RMSNorm": lambda: (AddNorm((8192, 4096)), (8192, 4096)),
     "GPT LayerNorm 8192x4096": lambda: (torch.nn.LayerNorm(4096), (8192, 4096)),
     "ResNet-50 BatchNorm 32x64x112x112": lambda: (torch.nn.BatchNorm2d(64), (32, 64, 112, 112)),
     "ResNet-50 BatchNorm 32x256x56x56": lambda: (torch.nn.BatchNorm2d(256), (32, 256, 56, 56)),
@@ -34,11 +54,12 @@ LAYERS = {
 
 
 def step_of(layer, x, dy):
+    leaves = [x, *layer.parameters()]
+
     def step():
-        x.grad = None
-        for parameter in layer.parameters():
-            parameter.grad = None
-        layer(x).backward(dy)
+        y = layer(x)
+        outputs = y if isinstance(y, tuple) else (y,)
+        torch.autograd.grad(outputs, leaves, [dy] * len(outputs))
 
     return step
 

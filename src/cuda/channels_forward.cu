@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(kThreads)
       if (counts[i] == 0) break;
       float values[kUnit<T>];
       unpack<T>(units[i], values);
-#pragma unroll
-      for (int e = 0; e < kUnit<T>; ++e) values[e] = scale.y(values[e]);
+      scale.apply(values);
       store_unit_at(y + offsets[i], pack<T>(values), counts[i]);
     }
   }
@@ -258,8 +257,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     if (place.count == 0) break;
     float values[kE];
     unpack<T>(units[i], values);
-#pragma unroll
-    for (int e = 0; e < kE; ++e) values[e] = scale.y(values[e]);
+    scale.apply(values);
     store_unit_at(channel.y(place), pack<T>(values), place.count);
   }
 }

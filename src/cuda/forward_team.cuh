@@ -38,7 +38,8 @@ struct Team {
         for (Barrier& barrier : memory.barriers) init_barrier(&barrier, 1);
         fence_barrier_init();
       }
-      sync_cluster();
+      __syncwarp();
+      cluster_arrive();  // the first sum waits: loads are under way until then
     }
 #endif
   }
@@ -92,6 +93,7 @@ struct Team {
     const int cluster = 1 << cluster_log2;
     TeamMemory& memory = in_shared<TeamMemory>();
     Barrier* barrier = &memory.barriers[turn];
+    if (sums == 0) cluster_wait();
     if (threadIdx.x == 0) arrive_expecting(barrier, static_cast<uint32_t>(8 * cluster));
     if (static_cast<int>(threadIdx.x) < cluster) {
       send(remote_address(&memory.blocks[turn][cluster_rank()], threadIdx.x), value,

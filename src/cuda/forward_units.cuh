@@ -23,9 +23,21 @@ __device__ uint4 load_unit_at(const T* from, int count) {
 // The first `count` elements, and no others.
 template <class T>
 __device__ void store_unit_at(T* to, const uint4& unit, int count) {
-  if (count == kUnit<T> && phase_of(to) == 0) {
-    *reinterpret_cast<uint4*>(to) = unit;
-    return;
+  if (count == kUnit<T>) {
+    const uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+    switch (phase_of(to)) {
+      case 0:
+        *reinterpret_cast<uint4*>(to) = unit;
+        return;
+      case 8:
+        reinterpret_cast<uint2*>(to)[0] = {words[0], words[1]};
+        reinterpret_cast<uint2*>(to)[1] = {words[2], words[3]};
+        return;
+      case 4:
+      case 12:
+        for (int i = 0; i < 4; ++i) reinterpret_cast<uint32_t*>(to)[i] = words[i];
+        return;
+    }
   }
   const T* elements = reinterpret_cast<const T*>(&unit);
 #pragma unroll

@@ -82,7 +82,7 @@ struct RowsForward {
     }
   }
 
-  __device__ ForwardStatistics statistics(uint4 (&h)[kUnits], Team<kShare>& team) const {
+  __device__ ForwardStatistics statistics(const uint4 (&h)[kUnits], Team<kShare>& team) const {
     ForwardStatistics result;
     if (!kRms) {
       double sum = 0;
@@ -104,11 +104,11 @@ struct RowsForward {
     return result;
   }
 
-  __device__ void write(const RowPlaces<kPlain>& row, uint4 (&h)[kUnits],
+  __device__ void write(const RowPlaces<kPlain>& row, const uint4 (&h)[kUnits],
                         const ForwardStatistics& statistics, bool active) const {
     const Centre centre(statistics.mean);
     float r = static_cast<float>(statistics.r), rest = -centre.low * r;
-    keep_here(r);
+    keep_here(r);  // not made again in every branch
     keep_here(rest);
     const auto x_hat = [&](float h) { return kRms ? h * r : fmaf(h - centre.high, r, rest); };
     if (kPlain && sizeof(T) == 2 && has_wide_scales(problem)) {
@@ -138,18 +138,17 @@ struct RowsForward {
     for (int i = 0; i < kUnits; ++i) {
       const bool there = active && count(i) > 0;
       if (kPlain && !there) continue;
-      float values[kE], gamma[kE], beta[kE] = {};
-      if (there) load_scales<Scale>(column(i), count(i), gamma, beta);
+      float values[kE];
       unpack<T>(h[i], values);
 #pragma unroll
       for (int e = 0; e < kE; ++e) values[e] = x_hat(values[e]);
       if (!kBare && problem.has_h) store(buffers.h, row.h(), h[i], i, there);
       if (!kBare && problem.has_x_hat) store(buffers.x_hat, row.x_hat(), pack<T>(values), i, there);
       if (!kBare && !problem.has_y) continue;
+      float gamma[kE] = {}, beta[kE] = {};
+      if (there) load_scales<Scale>(column(i), count(i), gamma, beta);
 #pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        values[e] = fmaf(values[e], gamma[e], beta[e]);
-      }
+      for (int e = 0; e < kE; ++e) values[e] = fmaf(values[e], gamma[e], beta[e]);
       store(buffers.y, row.y(), pack<T>(values), i, there);
     }
   }

@@ -28,12 +28,13 @@ enum class Form {
   kPlain,  // evenly spaced, all start at multiples of 16 bytes and have whole units, and so do
            // gamma and beta, which are of one type
   kBare,   // besides, there are x, gamma, LayerNorm's beta and y, a row's statistics, and no more
+  kWhole,  // besides, every thread has as many units as it can keep
 };
 
 template <class T, bool kRms, int kUnits, Form kForm, Share kShare>
 struct RowsForward {
   static constexpr int kE = kUnit<T>;
-  static constexpr bool kPlain = kForm != Form::kAny, kBare = kForm == Form::kBare;
+  static constexpr bool kPlain = kForm != Form::kAny, kBare = kForm >= Form::kBare;
   const RowsForwardLaunch& launch;
   const RowsForwardProblem& problem;
   int thread, threads;
@@ -41,6 +42,7 @@ struct RowsForward {
   __device__ int column(int i) const { return kE * (i * threads + thread); }
   // Elements of unit i.
   __device__ int count(int i) const {
+    if (kForm == Form::kWhole) return kE;
     const int left = static_cast<int>(problem.cols) - column(i);
     return kPlain ? (left > 0 ? kE : 0) : max(0, min(left, kE));
   }
@@ -201,7 +203,7 @@ struct Deal {
   }
 };
 
-Form form_of(const RowsForwardProblem& problem, const Buffers& buffers) {
+Form form_of(const RowsForwardProblem& problem, const Buffers& buffers, const Deal& deal) {
   const int64_t unit = 16 / static_cast<int64_t>(size_of(problem.dtype));
   const auto aligned = [&](bool present, const void* data, const RowsShape::LeadStrides& strides) {
     return !present || (reinterpret_cast<uintptr_t>(data) % 16 == 0 && strides[0] % unit == 0);
@@ -220,7 +222,8 @@ Form form_of(const RowsForwardProblem& problem, const Buffers& buffers) {
   const bool bare = problem.has_y && !problem.has_residual && !problem.has_h &&
                     !problem.has_x_hat && problem.gamma.present &&
                     problem.beta.present == !problem.rms;
-  return bare ? Form::kBare : Form::kPlain;
+  if (!bare) return Form::kPlain;
+  return problem.cols == unit * deal.units * deal.team * deal.cluster ? Form::kWhole : Form::kBare;
 }
 
 using RowsForwardKernel = void (*)(RowsForwardLaunch);
@@ -228,7 +231,7 @@ using RowsForwardKernel = void (*)(RowsForwardLaunch);
 // Short rows have few units to win by a form of their own.
 template <class T, bool kRms, Form kForm>
 RowsForwardKernel find_kernel(const Deal& deal) {
-  constexpr Form kShort = kForm == Form::kBare ? Form::kPlain : kForm;
+  constexpr Form kShort = kForm == Form::kAny ? Form::kAny : Form::kPlain;
   if (deal.units == 1) return rows_forward_kernel<T, kRms, 1, kShort, Share::kLanes>;
   if (deal.units == 2) return rows_forward_kernel<T, kRms, 2, kShort, Share::kLanes>;
   constexpr int kMost = kForwardUnits;
@@ -241,7 +244,8 @@ template <class T, bool kRms>
 RowsForwardKernel find_kernel(const Deal& deal, Form form) {
   if (form == Form::kAny) return find_kernel<T, kRms, Form::kAny>(deal);
   if (form == Form::kPlain) return find_kernel<T, kRms, Form::kPlain>(deal);
-  return find_kernel<T, kRms, Form::kBare>(deal);
+  if (form == Form::kBare) return find_kernel<T, kRms, Form::kBare>(deal);
+  return find_kernel<T, kRms, Form::kWhole>(deal);
 }
 
 int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
@@ -257,7 +261,7 @@ Status launch_rows_forward(const RowsForwardProblem& problem, const Buffers& buf
                                     1 / static_cast<double>(problem.cols)};
   return with_type(problem.dtype, [&](auto type) {
     using T = decltype(type);
-    const Form form = form_of(problem, buffers);
+    const Form form = form_of(problem, buffers, deal);
     const auto kernel =
         problem.rms ? find_kernel<T, true>(deal, form) : find_kernel<T, false>(deal, form);
     return launch_kernel(kernel, shape, stream, launch);

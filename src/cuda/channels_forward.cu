@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
       elements += counts[i];
     }
   }
-  Team team(kThreads, 1);
+  Team<Share::kBlock> team(std::countr_zero(unsigned{kThreads}));
   sums = {team.sum(sums.sum), team.sum(sums.squares)};
   const double count = team.sum(static_cast<double>(elements));
   if (threadIdx.x == 0) moments[blockIdx.x] = sums.moments(pivot, count);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kFinishThreads = 128;
 template <class Part>
 __device__ Moments put_together(int64_t parts, const Part& part) {
-  Team team(kFinishThreads, 1);
+  Team<Share::kBlock> team(std::countr_zero(unsigned{kFinishThreads}));
   int64_t first = 0;
   while (first < parts && part(first).count == 0) ++first;
   const double centre = first < parts ? pivot_of(part(first).mean) : 0;
@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(kThreads)
       if (counts[i] == 0) break;
       float values[kUnit<T>];
       unpack<T>(units[i], values);
-#pragma unroll
-      for (int e = 0; e < kUnit<T>; ++e) values[e] = scale.y(values[e]);
+      scale.apply(values);
       store_unit_at(y + offsets[i], pack<T>(values), counts[i]);
     }
   }
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
 struct ChannelsForwardLaunch {
   ChannelsForwardProblem problem;
   Buffers buffers;
-  int team;
+  int team_log2;
   uint32_t inner;  // units of a sample's run
   uint32_t units;  // of a channel
 };
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     channels_forward_kernel(const __grid_constant__ ChannelsForwardLaunch launch) {
   constexpr int kE = kUnit<T>;
   const ChannelsForwardProblem& problem = launch.problem;
-  Team team(launch.team, 1);
+  Team<Share::kBlock> team(launch.team_log2);
   const ChannelUnits<T> channel = {launch, blockIdx.x, static_cast<uint32_t>(team.thread()),
                                    static_cast<uint32_t>(team.threads())};
   const int64_t c = channel.c;
@@ -233,17 +232,20 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     const auto place = channel.place(i);
     units[i] = {};
     if (place.count > 0) units[i] = load_unit_at(channel.x(place), place.count);
+    if (place.count < kE) units[i] = keep_first<T>(units[i], place.count);
   }
   ForwardStatistics statistics;
   double sum = 0, squares = 0;
 #pragma unroll
-  for (int i = 0; i < kForwardUnits; ++i) sum += sum_of<T>(units[i], channel.place(i).count);
+  for (int i = 0; i < kForwardUnits; ++i) sum += sum_of<T>(units[i]);
   statistics.mean = team.sum(sum) / count;
+  const Centre centre(statistics.mean);
+  const double low = statistics.mean - centre.high;
 #pragma unroll
   for (int i = 0; i < kForwardUnits; ++i) {
-    squares += squares_of<T>(units[i], channel.place(i).count, Centre(statistics.mean));
+    squares += squares_of<T>(units[i], channel.place(i).count, centre.high);
   }
-  squares = team.sum(squares) / count;
+  squares = fma(-low, low, team.sum(squares) / count);
   if (!is_safe(squares)) squares = team.sum(wide_squares(channel, statistics.mean)) / count;
   statistics.set_variance(squares, problem.eps);
   if (channel.thread == 0) store_statistics(problem, launch.buffers, c, statistics, count);
@@ -255,8 +257,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1024 / kForwardThreads)
     if (place.count == 0) break;
     float values[kE];
     unpack<T>(units[i], values);
-#pragma unroll
-    for (int e = 0; e < kE; ++e) values[e] = scale.y(values[e]);
+    scale.apply(values);
     store_unit_at(channel.y(place), pack<T>(values), place.count);
   }
 }
@@ -326,9 +327,9 @@ Status launch_channels_forward(const ChannelsForwardProblem& problem, const Buff
   const int team = threads_of(problem);
   const Launch shape = {static_cast<unsigned>(problem.channels), static_cast<unsigned>(team)};
   const int64_t units = units_of(problem);
-  const ChannelsForwardLaunch launch = {problem, buffers, team,
-                                        static_cast<uint32_t>(units / problem.samples),
-                                        static_cast<uint32_t>(units)};
+  const ChannelsForwardLaunch launch = {
+      problem, buffers, std::countr_zero(static_cast<unsigned>(team)),
+      static_cast<uint32_t>(units / problem.samples), static_cast<uint32_t>(units)};
   return with_type(problem.dtype, [&](auto type) {
     return launch_kernel(&channels_forward_kernel<decltype(type)>, shape, stream, launch);
   });

@@ -46,6 +46,17 @@ struct ChannelScale {
     if (wide) return static_cast<float>(statistics.x_hat(x) * gamma + beta);
     return fmaf(centred(x), gain, beta);
   }
+  // One branch for all.
+  template <int kCount>
+  __device__ void apply(float (&values)[kCount]) const {
+    if (wide) {
+#pragma unroll
+      for (float& value : values) value = y(value);
+    } else {
+#pragma unroll
+      for (float& value : values) value = fmaf(centred(value), gain, beta);
+    }
+  }
 };
 
 __device__ inline ChannelScale scale_of(const ChannelsForwardProblem& problem,

@@ -4,6 +4,7 @@
 
 #include "cuda/normalizer.cuh"
 #include "cuda/ptx.cuh"
+#include "cuda/rows_scalars.cuh"
 
 namespace normgrad::cuda {
 
@@ -17,31 +18,45 @@ struct TeamMemory {
   Barrier barriers[2];
 };
 
-// The threads of a row or channel: lanes of a warp, a block, or a cluster of blocks. All threads of
-// a block add up together, also for rows that are not there.
+// Who shares a row or channel.
+enum class Share { kLanes, kBlock, kCluster };
+
+// The threads of a row or channel: lanes of a warp, a block, or a cluster of blocks, of which all
+// numbers are powers of two, given as their logarithms. All threads of a block add up together,
+// also for rows that are not there.
+template <Share kShare>
 struct Team {
-  int size, cluster;
+  int size_log2, cluster_log2;
   int sums = 0;
 
-  __device__ Team(int size, int cluster) : size(size), cluster(cluster) {
+  __device__ explicit Team(int size_log2, int cluster_log2 = 0)
+      : size_log2(size_log2), cluster_log2(cluster_log2) {
 #if NORMGRAD_HOPPER
-    if (cluster == 1) return;
-    if (threadIdx.x == 0) {
-      TeamMemory& memory = in_shared<TeamMemory>();
-      for (Barrier& barrier : memory.barriers) init_barrier(&barrier, 1);
-      fence_barrier_init();
+    if constexpr (kShare == Share::kCluster) {
+      if (threadIdx.x == 0) {
+        TeamMemory& memory = in_shared<TeamMemory>();
+        for (Barrier& barrier : memory.barriers) init_barrier(&barrier, 1);
+        fence_barrier_init();
+      }
+      __syncwarp();
+      cluster_arrive();  // the first sum waits: loads are under way until then
     }
-    sync_cluster();
 #endif
   }
 
-  // The team's place in the block, and the thread's in the team.
-  __device__ int index() const { return static_cast<int>(threadIdx.x) / size; }
-  __device__ int threads() const { return size * cluster; }
+  // The team's place in the grid, and the thread's in the team.
+  __device__ int64_t index() const {
+    if (kShare == Share::kBlock) return blockIdx.x;
+    if (kShare == Share::kCluster) return blockIdx.x >> cluster_log2;
+    return int64_t{blockIdx.x} * (blockDim.x >> size_log2) + (threadIdx.x >> size_log2);
+  }
+  __device__ int threads() const { return 1 << (size_log2 + cluster_log2); }
   __device__ int thread() const {
-    const int in_block = static_cast<int>(threadIdx.x) % size;
+    const int in_block = static_cast<int>(threadIdx.x) & ((1 << size_log2) - 1);
 #if NORMGRAD_HOPPER
-    if (cluster > 1) return static_cast<int>(cluster_rank()) * size + in_block;
+    if constexpr (kShare == Share::kCluster) {
+      return (static_cast<int>(cluster_rank()) << size_log2) + in_block;
+    }
 #endif
     return in_block;
   }
@@ -50,21 +65,23 @@ struct Team {
   // others before it writes where they may still read.
   __device__ double sum(double value) {
 #pragma unroll
-    for (int mask = 1; mask < 32; mask *= 2) {
-      if (mask < size) value += __shfl_xor_sync(~0u, value, mask);
+    for (int bit = 0; bit < 5; ++bit) {
+      if (kShare != Share::kLanes || bit < size_log2) {
+        value += __shfl_xor_sync(~0u, value, 1 << bit);
+      }
     }
-    if (size <= 32) return value;
+    if constexpr (kShare == Share::kLanes) return value;
     TeamMemory& memory = in_shared<TeamMemory>();
-    const int turn = sums % 2, warps = size / 32;
+    const int turn = sums % 2;
     if (threadIdx.x % 32 == 0) memory.warps[turn][threadIdx.x / 32] = value;
     __syncthreads();
-    value = memory.warps[turn][threadIdx.x % warps];
+    value = memory.warps[turn][threadIdx.x & ((1 << (size_log2 - 5)) - 1)];
 #pragma unroll
-    for (int mask = 1; mask < kForwardThreads / 32; mask *= 2) {
-      if (mask < warps) value += __shfl_xor_sync(~0u, value, mask);
+    for (int bit = 0; 32 << bit < kForwardThreads; ++bit) {
+      if (bit + 5 < size_log2) value += __shfl_xor_sync(~0u, value, 1 << bit);
     }
 #if NORMGRAD_HOPPER
-    if (cluster > 1) value = sum_of_cluster(value, turn);
+    if constexpr (kShare == Share::kCluster) value = sum_of_cluster(value, turn);
 #endif
     ++sums;
     return value;
@@ -73,8 +90,10 @@ struct Team {
  private:
 #if NORMGRAD_HOPPER
   __device__ double sum_of_cluster(double value, int turn) const {
+    const int cluster = 1 << cluster_log2;
     TeamMemory& memory = in_shared<TeamMemory>();
     Barrier* barrier = &memory.barriers[turn];
+    if (sums == 0) cluster_wait();
     if (threadIdx.x == 0) arrive_expecting(barrier, static_cast<uint32_t>(8 * cluster));
     if (static_cast<int>(threadIdx.x) < cluster) {
       send(remote_address(&memory.blocks[turn][cluster_rank()], threadIdx.x), value,
@@ -97,6 +116,15 @@ struct ForwardStatistics {
     variance = value;
     zero = value + eps == 0;
     r = zero ? 0 : rsqrt(value + eps);
+  }
+  // From the mean of squares around the float32 next to the mean, which is at most twice the
+  // variance: elements and that float32 are multiples of one number, from which the mean is no
+  // further than a half. (r to 44 bits; not safe where float32 does not serve.)
+  __device__ void set_squares(double value, double eps) {
+    const double low = mean - static_cast<float>(mean);
+    variance = fma(-low, low, value);
+    zero = false;
+    r = quick_rsqrt(variance + eps);
   }
   __device__ double x_hat(double x) const { return zero ? 0 : (x - mean) * r; }
   // Whether float32 serves: squares did not leave its range, nor will products.

@@ -15,48 +15,53 @@ namespace normgrad::cuda {
 struct RowsForwardLaunch {
   RowsForwardProblem problem;
   Buffers buffers;
-  int team = 1;     // threads of a block that share a row: a power of two
-  int cluster = 1;  // blocks that share it
+  int team_log2 = 0;     // threads of a block that share a row
+  int cluster_log2 = 0;  // blocks that share it
+  double inverse_cols = 1;
 };
 
-// Where a row lies.
-template <class T>
-struct RowPlaces {
-  const T *x, *residual;
-  T *y, *h, *x_hat;
-  int64_t mean, spread;
+// Where a row lies: elements from the start of each tensor. kPlain: there is one leading axis at
+// most, and a product made where it is used takes fewer registers than one that is kept.
+template <bool kPlain>
+class RowPlaces {
+ public:
+  __device__ RowPlaces(const RowsForwardProblem& problem, int64_t row)
+      : problem_(problem), row_(row) {
+    if constexpr (!kPlain) set_offsets();
+  }
+  __device__ int64_t x() const { return offset(0, problem_.x); }
+  __device__ int64_t residual() const { return offset(1, problem_.residual); }
+  __device__ int64_t y() const { return offset(2, problem_.y); }
+  __device__ int64_t h() const { return offset(3, problem_.h); }
+  __device__ int64_t x_hat() const { return offset(4, problem_.x_hat); }
+  __device__ int64_t mean() const { return offset(5, problem_.mean.lead); }
+  __device__ int64_t spread() const { return offset(6, problem_.spread.lead); }
 
-  // kPlain: there is one leading axis at most.
-  template <bool kPlain>
-  __device__ static RowPlaces of(const RowsForwardLaunch& launch, int64_t row) {
-    const RowsForwardProblem& p = launch.problem;
+ private:
+  const RowsForwardProblem& problem_;
+  int64_t row_;
+  int64_t offsets_[7] = {};
+
+  __device__ int64_t offset(int i, const RowsShape::LeadStrides& strides) const {
+    return kPlain ? row_ * strides[0] : offsets_[i];
+  }
+  __device__ void set_offsets() {
+    const RowsForwardProblem& p = problem_;
     const RowsShape::LeadStrides* strides[] = {&p.x,     &p.residual,  &p.y,          &p.h,
                                                &p.x_hat, &p.mean.lead, &p.spread.lead};
-    int64_t offsets[7] = {};
-    if (kPlain || p.lead_rank <= 1) {
-#pragma unroll
-      for (int i = 0; i < 7; ++i) offsets[i] = row * (*strides[i])[0];
-    } else {
+    int64_t row = row_;
 #pragma unroll 1
-      for (int axis = p.lead_rank - 1; axis >= 0; --axis) {
-        const int64_t extent = p.lead_extent[axis];
-        const int64_t quotient =  // 32 bits divide in a fifth of the time
-            p.rows >> 32 == 0 ? static_cast<uint32_t>(row) / static_cast<uint32_t>(extent)
+    for (int axis = p.lead_rank - 1; axis >= 0; --axis) {
+      const int64_t extent = p.lead_extent[axis];
+      const int64_t quotient =  // 32 bits divide in a fifth of the time
+          axis == 0           ? 0
+          : p.rows >> 32 == 0 ? static_cast<uint32_t>(row) / static_cast<uint32_t>(extent)
                               : row / extent;
-        const int64_t index = row - quotient * extent;
+      const int64_t index = row - quotient * extent;
 #pragma unroll
-        for (int i = 0; i < 7; ++i) offsets[i] += index * (*strides[i])[axis];
-        row = quotient;
-      }
+      for (int i = 0; i < 7; ++i) offsets_[i] += index * (*strides[i])[axis];
+      row = quotient;
     }
-    const Buffers& b = launch.buffers;
-    return {static_cast<const T*>(b.x) + offsets[0],
-            static_cast<const T*>(b.residual) + offsets[1],
-            static_cast<T*>(b.y) + offsets[2],
-            static_cast<T*>(b.h) + offsets[3],
-            static_cast<T*>(b.x_hat) + offsets[4],
-            offsets[5],
-            offsets[6]};
   }
 };
 
@@ -71,19 +76,29 @@ __device__ uint4 add_units(const uint4& x, const uint4& residual) {
   return pack<T>(values);
 }
 
-// gamma and beta of a unit's columns; ones and zeros where there are none.
-template <class T, bool kPlain>
+// Whether there are gamma and beta of float32 beside rows of a narrower type.
+__device__ inline bool has_wide_scales(const RowsForwardProblem& problem) {
+  const Vector& vector = problem.gamma.present ? problem.gamma : problem.beta;
+  return vector.present && vector.dtype == DType::kF32;
+}
+
+// gamma and beta of a unit's columns; ones and zeros where there are none. kPlain: they are Scales.
+template <class T, class Scale, bool kPlain>
 __device__ void load_scales(const RowsForwardLaunch& launch, int64_t column, int count,
                             float (&gamma)[kUnit<T>], float (&beta)[kUnit<T>]) {
   const RowsForwardProblem& problem = launch.problem;
 #pragma unroll
   for (int e = 0; e < kUnit<T>; ++e) gamma[e] = 1, beta[e] = 0;
-  if (problem.gamma.present) {
-    load_parameters<T, kPlain>(problem.gamma, launch.buffers.gamma, column, count, gamma);
-  }
-  if (problem.beta.present) {
-    load_parameters<T, kPlain>(problem.beta, launch.buffers.beta, column, count, beta);
-  }
+  const auto load = [&](const Vector& vector, const void* data, float(&values)[kUnit<T>]) {
+    if (!vector.present) return;
+    if constexpr (kPlain) {
+      load_plain(static_cast<const Scale*>(data) + column, values);
+    } else {
+      load_parameters<T>(vector, data, column, count, values);
+    }
+  };
+  load(problem.gamma, launch.buffers.gamma, gamma);
+  load(problem.beta, launch.buffers.beta, beta);
 }
 
 // What is saved of a row.
@@ -102,15 +117,18 @@ __device__ inline void store_statistics(const RowsForwardLaunch& launch,
 }
 
 // body(column, count, h, its values) for the units of a row that are this thread's, from memory.
-template <class T, class Body>
-__device__ void for_row(const RowsForwardProblem& problem, const RowPlaces<T>& row,
+template <class T, class Team, class Body>
+__device__ void for_row(const RowsForwardLaunch& launch, const RowPlaces<false>& row,
                         const Team& team, const Body& body) {
+  const RowsForwardProblem& problem = launch.problem;
+  const T* x = static_cast<const T*>(launch.buffers.x) + row.x();
+  const T* residual = static_cast<const T*>(launch.buffers.residual) + row.residual();
   for (int64_t c = int64_t{kUnit<T>} * team.thread(); c < problem.cols;
        c += int64_t{kUnit<T>} * team.threads()) {
     const int count = static_cast<int>(min(problem.cols - c, int64_t{kUnit<T>}));
-    uint4 unit = load_unit_at(row.x + c, count);
+    uint4 unit = load_unit_at(x + c, count);
     if (problem.has_residual) {
-      unit = add_units<T>(unit, load_unit_at(row.residual + c, count));
+      unit = add_units<T>(unit, load_unit_at(residual + c, count));
     }
     float values[kUnit<T>];
     unpack<T>(unit, values);
@@ -121,18 +139,19 @@ __device__ void for_row(const RowsForwardProblem& problem, const RowPlaces<T>& r
 // A whole row in float64, from memory: in three looks, of which the last one writes. For rows that
 // do not fit into the registers, and for the few that float32 does not serve. All threads of a
 // block come here together and add up; `there`: this one has a row.
-template <class T, bool kRms>
+template <class T, bool kRms, class Team>
 __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t index, bool there,
                                       Team team) {
   constexpr int kE = kUnit<T>;
   const RowsForwardProblem& problem = launch.problem;
   const auto cols = static_cast<double>(problem.cols);
-  const auto row = RowPlaces<T>::template of<false>(launch, there ? index : 0);
+  const Buffers& buffers = launch.buffers;
+  const RowPlaces<false> row(problem, there ? index : 0);
   ForwardStatistics result;
   if (!kRms) {
     double sum = 0;
     if (there) {
-      for_row(problem, row, team, [&](int64_t, int count, const uint4&, const float(&h)[kE]) {
+      for_row<T>(launch, row, team, [&](int64_t, int count, const uint4&, const float(&h)[kE]) {
 #pragma unroll
         for (int e = 0; e < kE; ++e) sum += e < count ? h[e] : 0;
       });
@@ -141,7 +160,7 @@ __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t i
   }
   double squares = 0;
   if (there) {
-    for_row(problem, row, team, [&](int64_t, int count, const uint4&, const float(&h)[kE]) {
+    for_row<T>(launch, row, team, [&](int64_t, int count, const uint4&, const float(&h)[kE]) {
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
         const double centred = e < count ? h[e] - result.mean : 0;
@@ -151,19 +170,22 @@ __device__ __noinline__ void wide_row(const RowsForwardLaunch& launch, int64_t i
   }
   result.set_variance(team.sum(squares) / cols, problem.eps);
   if (!there) return;
-  if (team.thread() == 0) store_statistics(launch, result, row.mean, row.spread);
-  for_row(problem, row, team, [&](int64_t c, int count, const uint4& unit, const float(&h)[kE]) {
+  if (team.thread() == 0) store_statistics(launch, result, row.mean(), row.spread());
+  for_row<T>(launch, row, team, [&](int64_t c, int count, const uint4& unit, const float(&h)[kE]) {
     float gamma[kE], beta[kE], x_hat[kE], y[kE];
-    load_scales<T, false>(launch, c, count, gamma, beta);
+    load_scales<T, T, false>(launch, c, count, gamma, beta);
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
       const double value = result.x_hat(h[e]);
       x_hat[e] = static_cast<float>(value);
       y[e] = static_cast<float>(value * gamma[e] + beta[e]);
     }
-    if (problem.has_h) store_unit_at(row.h + c, unit, count);
-    if (problem.has_x_hat) store_unit_at(row.x_hat + c, pack<T>(x_hat), count);
-    if (problem.has_y) store_unit_at(row.y + c, pack<T>(y), count);
+    const auto store = [&](void* data, int64_t at, const uint4& values) {
+      store_unit_at(static_cast<T*>(data) + at + c, values, count);
+    };
+    if (problem.has_h) store(buffers.h, row.h(), unit);
+    if (problem.has_x_hat) store(buffers.x_hat, row.x_hat(), pack<T>(x_hat));
+    if (problem.has_y) store(buffers.y, row.y(), pack<T>(y));
   });
 }
 

@@ -3,6 +3,8 @@
 // as long as the process lives. What arrives is copied to the caller when all of it is there.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 #include <chrono>
 #include <new>
@@ -21,6 +23,31 @@ using Memory = std::unique_ptr<std::byte[]>;
 
 // Set by the first communicator that breaks: MPI_Finalize may then never return.
 inline std::atomic<bool> rank_lost = false;
+
+// A write to a rank that died raises SIGPIPE, which would end this process too: Open MPI's TCP
+// leaves that to the program. It does not reach this thread while one of these is there.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigset_t pending;
+    sigpending(&pending);
+    others_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~NoSigpipe() {
+    const timespec at_once{};
+    if (!others_) sigtimedwait(&sigpipe_, nullptr, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  bool others_;  // one that was pending before belongs to somebody else
+  sigset_t sigpipe_, before_;
+};
 
 // Sentences that begin with the operation.
 inline Status failure(const char* operation, const std::string& sentence) {
@@ -130,6 +157,7 @@ Status MpiCommunicator::collective(const char* operation, const Function& functi
     return {Code::kBadArgument, std::string(operation) + ": expected no group, got one of " +
                                     std::to_string(group_.size()) + " messages"};
   }
+  const NoSigpipe guard;
   Status status = function(Clock::now());
   if (status.code() == Code::kCommunication) {
     broken_ = status;

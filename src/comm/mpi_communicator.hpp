@@ -29,23 +29,21 @@ inline std::atomic<bool> rank_lost = false;
 class NoSigpipe {
  public:
   NoSigpipe() {
-    sigset_t pending;
-    sigpending(&pending);
-    others_ = sigismember(&pending, SIGPIPE) == 1;
     sigemptyset(&sigpipe_);
     sigaddset(&sigpipe_, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
   }
+  // Where it was blocked before, one that is pending may be somebody else's.
   ~NoSigpipe() {
+    if (sigismember(&before_, SIGPIPE) == 1) return;
     const timespec at_once{};
-    if (!others_) sigtimedwait(&sigpipe_, nullptr, &at_once);
+    sigtimedwait(&sigpipe_, nullptr, &at_once);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   NoSigpipe(const NoSigpipe&) = delete;
   NoSigpipe& operator=(const NoSigpipe&) = delete;
 
  private:
-  bool others_;  // one that was pending before belongs to somebody else
   sigset_t sigpipe_, before_;
 };
 

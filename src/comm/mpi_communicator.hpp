@@ -25,7 +25,8 @@ using Memory = std::unique_ptr<std::byte[]>;
 inline std::atomic<bool> rank_lost = false;
 
 // A write to a rank that died raises SIGPIPE, which would end this process too: Open MPI's TCP
-// leaves that to the program. It does not reach this thread while one of these is there.
+// leaves that to the program. It does not reach this thread while one of these is there. Three
+// system calls, 0.8 us on a virtual machine.
 class NoSigpipe {
  public:
   NoSigpipe() {

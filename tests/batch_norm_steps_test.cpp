@@ -440,6 +440,66 @@ TEST_P(Steps, HardValues) {
   }
 }
 
+// More channels than are merged at a time, of three parts, one of them empty. Every value is exact.
+TEST_P(Steps, EveryChannelGetsItsOwnParts) {
+  constexpr int64_t kChannels = 37, kElements = 2 * kChannels * 3;
+  Tensor x{GetParam().dtype, {2, kChannels, 3}};
+  if (GetParam().channels_last) x.strides = {3 * kChannels, 1, kChannels};
+  const Tensor vector{DType::kF32, {kChannels}}, parts{DType::kF64, {3, kChannels}};
+  const Tensor counts{DType::kI64, {3}};
+  std::vector<double> channel(kChannels), mean, squares, sum_dy, sum_dy_xmu;
+  std::iota(channel.begin(), channel.end(), 0.0);
+  for (const int weight : {1, 0, 3}) {
+    for (const double c : channel) {
+      mean.push_back(weight ? c : NAN);
+      squares.push_back(weight ? weight * c : NAN);
+      sum_dy.push_back(weight * c);
+      sum_dy_xmu.push_back(weight * (36 - c));
+    }
+  }
+  int64_t count[] = {1, 0, 3};
+
+  Held saved_mean(vector), saved_variance(vector), ones(x, std::vector<double>(kElements, 1));
+  const BatchNormElementwise forward{.x = x,
+                                     .mean = parts,
+                                     .squares = parts,
+                                     .count = counts,
+                                     .saved_mean = vector,
+                                     .saved_spread = vector};
+  Buffers buffers{.x = ones.data(), .mean = mean.data()};
+  buffers.squares = squares.data();
+  buffers.count = count;
+  buffers.saved_mean = saved_mean.data();
+  buffers.saved_spread = saved_variance.data();
+  run(forward, buffers);
+  EXPECT_EQ(saved_mean.values(), channel);
+  EXPECT_EQ(saved_variance.values(), channel);
+
+  // x_hat = 2, dx = -2 * (c + 2 * 2 * (36 - c)).
+  Held zero(vector, std::vector<double>(kChannels, 0)),
+      two(vector, std::vector<double>(kChannels, 2));
+  Held dy(x, std::vector<double>(kElements, 0)), dx(x);
+  const BatchNormElementwiseBackward backward{.x = x,
+                                              .dy = x,
+                                              .mean = vector,
+                                              .spread = vector,
+                                              .sum_dy = parts,
+                                              .sum_dy_xmu = parts,
+                                              .count = counts,
+                                              .dx = x};
+  buffers = {.x = ones.data(), .dy = dy.data(), .mean = zero.data(), .spread = two.data()};
+  buffers.sum_dy = sum_dy.data();
+  buffers.sum_dy_xmu = sum_dy_xmu.data();
+  buffers.count = count;
+  buffers.dx = dx.data();
+  run(backward, buffers);
+  const std::vector<double> got = dx.values();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double c = static_cast<double>(i / 3 % kChannels);
+    EXPECT_EQ(got[i], -2 * (c + 4 * (36 - c))) << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Steps,
                          testing::Values(Kind{DType::kF32, false}, Kind{DType::kF32, true},
                                          Kind{DType::kF16, false}, Kind{DType::kF16, true},

@@ -37,13 +37,14 @@ function(normgrad_mpi_script name script)
     TIMEOUT 900 RESOURCE_LOCK mpi ENVIRONMENT "${mpi_environment}")
 endfunction()
 
-# A rank dies or stalls. Over TCP Open MPI itself now and then ends a second rank, whose send finds the
-# first gone (docs/distributed.md): only the long tests go there.
+# A rank dies or stalls.
 add_executable(mpi_fault mpi_fault.cpp)
 normgrad_target(mpi_fault)
 target_link_libraries(mpi_fault PRIVATE normgrad_mpi)
-normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 3 vader)
-normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault> 50 vader tcp)
+normgrad_mpi_script(mpi_fault mpi_fault_test.sh $<TARGET_FILE:mpi_fault>
+  3 "KILL STOP GONE" tcp vader)
+normgrad_mpi_script(mpi_fault_long mpi_fault_test.sh $<TARGET_FILE:mpi_fault>
+  50 "KILL STOP GONE" tcp vader)
 set_tests_properties(mpi_fault_long PROPERTIES LABELS long)
 
 # Other algorithms and networks.

@@ -1,8 +1,8 @@
-// A job whose rank 1 is killed or stopped while it runs synchronized BatchNorm;
-// tests/mpi_fault_test.sh starts it. Every other rank must get an error within the deadline and 2
-// s, with its outputs untouched, and then end in its own way.
+// A job whose rank 1 is killed or stopped while it runs synchronized BatchNorm, or (GONE) killed
+// before the others send it something; tests/mpi_fault_test.sh starts it. Every other rank must get
+// an error within the deadline and 2 s, with its outputs untouched, and then end in its own way.
 //
-//   mpi_fault KILL|STOP DEADLINE MILLISECONDS exit|abort
+//   mpi_fault KILL|STOP|GONE DEADLINE MILLISECONDS exit|abort
 //
 // Ranks that saw what they should print "rank R: as it should be"; mpirun's own status says nothing
 // about them.
@@ -55,11 +55,24 @@ double run_until_failure(const std::vector<Pass>& passes, Status& failure, bool&
   }
 }
 
+// To a rank that died while nobody asked MPI: over TCP the first write is answered by a reset, and
+// the second raises SIGPIPE.
+double send_twice(Communicator& comm, int peer, Status& failure) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const char byte = 0;
+  const auto start = Clock::now();
+  failure = comm.group_start();
+  for (int i = 0; i < 2 && failure.ok(); ++i) failure = comm.send(&byte, 1, peer, nullptr);
+  if (failure.ok()) failure = comm.group_end();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
-  const int signal = std::strcmp(argv[1], "KILL") == 0 ? SIGKILL : SIGSTOP;
+  const int signal = std::strcmp(argv[1], "STOP") == 0 ? SIGSTOP : SIGKILL;
+  const bool gone = std::strcmp(argv[1], "GONE") == 0;
   const double deadline = std::atof(argv[2]);
   const auto delay = std::chrono::microseconds(static_cast<int64_t>(std::atof(argv[3]) * 1000));
   MPI_Init(&argc, &argv);
@@ -110,9 +123,11 @@ int main(int argc, char** argv) {
       kill(pid, signal);
     }).detach();
   }
+  if (comm->rank() == 1 && gone) pause();
   Status failure;
-  bool untouched = false;
-  const double seconds = run_until_failure(passes, failure, untouched);
+  bool untouched = gone;
+  const double seconds =
+      gone ? send_twice(*comm, 1, failure) : run_until_failure(passes, failure, untouched);
   // A rank that was stopped for good does not get here; one that somebody continues has nothing to
   // say.
   if (comm->rank() == 1) std::_Exit(0);

@@ -28,8 +28,10 @@ add_executable(infiniccl_fault infiniccl_fault.cpp)
 normgrad_target(infiniccl_fault)
 target_link_libraries(infiniccl_fault PRIVATE infiniccl)
 add_dependencies(infiniccl_fault normgrad_mpi)
-normgrad_mpi_script(infiniccl_fault mpi_fault_test.sh $<TARGET_FILE:infiniccl_fault> 3 vader)
-normgrad_mpi_script(infiniccl_fault_long mpi_fault_test.sh $<TARGET_FILE:infiniccl_fault> 50 vader tcp)
+normgrad_mpi_script(infiniccl_fault mpi_fault_test.sh $<TARGET_FILE:infiniccl_fault>
+  3 "KILL STOP" tcp vader)
+normgrad_mpi_script(infiniccl_fault_long mpi_fault_test.sh $<TARGET_FILE:infiniccl_fault>
+  50 "KILL STOP" tcp vader)
 set_tests_properties(infiniccl_fault infiniccl_fault_long PROPERTIES
   ENVIRONMENT "${infiniccl_environment}")
 set_tests_properties(infiniccl_fault_long PROPERTIES LABELS long)

@@ -72,8 +72,9 @@ class NORMGRAD_EXPORT Communicator {
                            void* stream) noexcept = 0;
 
   // One message to or from a peer, which may be this rank; messages between two ranks keep their
-  // order. Sends and receives between group_start and group_end happen together, at group_end,
-  // so that ranks can exchange messages; groups nest. Nothing else is called inside a group.
+  // order, and a send waits for its receive. Sends and receives between group_start and group_end
+  // happen together, at group_end, so that ranks can exchange messages; groups nest. Nothing else
+  // is called inside a group.
   virtual Status send(const void* data, size_t bytes, int peer, void* stream) noexcept = 0;
   virtual Status recv(void* data, size_t bytes, int peer, void* stream) noexcept = 0;
   virtual Status group_start() noexcept = 0;

@@ -139,6 +139,7 @@ using namespace comm;
 // A duplicate of `mpi` on which errors are returned, also while it is being made.
 Status duplicate(MPI_Comm mpi, Seconds deadline, MPI_Comm& copy) {
   const Returning parent(mpi);
+  const NoSigpipe guard;
   MPI_Request request;
   // MPI writes the handle when the request is done, which may be never.
   auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);

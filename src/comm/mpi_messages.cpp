@@ -40,6 +40,8 @@ Status MpiCommunicator::group_end() noexcept {
   return status;
 }
 
+// A send is done when the peer has begun to receive: MPI's own buffering would let a rank send to
+// one that is dead, and Open MPI ends a process whose connection breaks while sends queue up on it.
 Status MpiCommunicator::exchange(const char* name, std::vector<Message>& messages,
                                  Clock::time_point start) {
   for (Message& m : messages) {
@@ -54,8 +56,8 @@ Status MpiCommunicator::exchange(const char* name, std::vector<Message>& message
   for (size_t i = 0; i < messages.size() && error == MPI_SUCCESS; ++i) {
     Message& m = messages[i];
     const Extent extent(m.bytes, unit_);
-    error = m.outgoing ? MPI_Isend(m.memory.get(), extent.count, extent.type, m.peer, kTag, comm_,
-                                   &requests[i])
+    error = m.outgoing ? MPI_Issend(m.memory.get(), extent.count, extent.type, m.peer, kTag, comm_,
+                                    &requests[i])
                        : MPI_Irecv(m.memory.get(), extent.count, extent.type, m.peer, kTag, comm_,
                                    &requests[i]);
   }

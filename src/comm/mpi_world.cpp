@@ -20,6 +20,7 @@ void finalize() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized || rank_lost) return;
+  const NoSigpipe guard;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Request request = MPI_REQUEST_NULL;
   const int error = MPI_Ibarrier(MPI_COMM_WORLD, &request);

@@ -1,6 +1,7 @@
 // One channel of BatchNorm: its scalars before and after the sums over the batch are known.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cpu/dtype.hpp"
@@ -84,15 +85,41 @@ WideSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64
   return sums;
 }
 
-// The sums of a channel over the whole batch, from those of its parts, in their order.
-inline ChannelSums given_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c) {
-  ChannelSums sums;
-  for (int64_t part = 0; part < problem.parts; ++part) {
-    sums.dy += load_part(problem.sum_dy, buffers.sum_dy, part, c);
-    sums.dy_centred += load_part(problem.sum_dy_xmu, buffers.sum_dy_xmu, part, c);
+// The sums of channels below `last` over the whole batch, from those of its parts, in their order.
+// Asked for one after the other; neighbours are summed together, while their lines of a part are
+// there.
+class GivenSums {
+ public:
+  GivenSums(const ChannelsProblem& problem, const Buffers& buffers, int64_t last)
+      : problem_(problem), buffers_(buffers), last_(last) {}
+
+  const ChannelSums& of(int64_t c) {
+    if (c >= end_) sum(c, std::min(c + kNeighbours, last_));
+    return sums_[c - begin_];
   }
-  return sums;
-}
+
+ private:
+  static constexpr int64_t kNeighbours = 16;
+
+  void sum(int64_t begin, int64_t end) {
+    begin_ = begin;
+    end_ = end;
+    std::fill_n(sums_, end - begin, ChannelSums());
+    for (int64_t part = 0; part < problem_.parts; ++part) {
+      for (int64_t c = begin; c < end; ++c) {
+        ChannelSums& sums = sums_[c - begin];
+        sums.dy += load_part(problem_.sum_dy, buffers_.sum_dy, part, c);
+        sums.dy_centred += load_part(problem_.sum_dy_xmu, buffers_.sum_dy_xmu, part, c);
+      }
+    }
+  }
+
+  const ChannelsProblem& problem_;
+  const Buffers& buffers_;
+  int64_t last_;
+  ChannelSums sums_[kNeighbours];
+  int64_t begin_ = 0, end_ = 0;
+};
 
 // What the first step leaves to the second.
 inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
@@ -104,16 +131,16 @@ inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, i
   if (problem.count.present && c == 0) store_count(problem, buffers.count);
 }
 
-// From the channel's sums: what is made of them, and the scalars for dx. `elements`: of the whole
-// batch.
+// From the channel's sums, its own or those given: what is made of them, and the scalars for dx.
+// `elements`: of the whole batch.
 template <class T>
 void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                    const ChannelSums& sums, double elements, Channel& channel) {
+                    const ChannelSums& sums, GivenSums& all, double elements, Channel& channel) {
   const Normalizer& n = channel.normalizer;
   channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
   WideSums total;  // sums over nothing are 0, whatever the statistics of nothing are
   if (problem.step == ChannelsStep::kElementwise) {
-    const ChannelSums given = given_sums(problem, buffers, c);
+    const ChannelSums& given = all.of(c);
     total.dy = given.dy;
     total.dy_x_hat = n.zero ? 0 : n.scale * given.dy_centred;
   } else if (elements > 0 && needs_sums(problem)) {

@@ -117,6 +117,7 @@ class ChannelsLastRun {
 
   void finish(int64_t begin, int64_t end) {
     const bool summed = w_.tree.blocks > 0 && needs_sums(problem_);
+    GivenSums given(problem_, buffers_, end);
     for (int64_t c = begin; c < end; ++c) {
       ChannelSums sums;
       for_columns(c, [&](int64_t at) {
@@ -127,7 +128,7 @@ class ChannelsLastRun {
       const double scale = w_.scale[pair_position<T>(c, w_.columns)];
       if constexpr (kHalf) sums.dy_centred /= scale;
       Channel& channel = w_.channels[c] = make_channel(problem_, buffers_, c);
-      finish_channel<T>(problem_, buffers_, c, sums, elements_, channel);
+      finish_channel<T>(problem_, buffers_, c, sums, given, elements_, channel);
       if (channel.wide) any_wide_.store(true, std::memory_order_relaxed);
       const Scalars& s = channel.scalars;
       const float c2 =

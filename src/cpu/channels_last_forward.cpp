@@ -123,7 +123,8 @@ class ChannelsLastForwardRun {
     const bool summed = needs_moments(problem_) && w_.tree.blocks > 0;
     if (summed) sum();
     in_tiles(problem_.channels, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) finish(c, summed);
+      GivenMoments given(problem_, buffers_, end);
+      for (int64_t c = begin; c < end; ++c) finish(c, summed, given);
     });
     if (problem_.has_y) write();
   }
@@ -257,7 +258,7 @@ class ChannelsLastForwardRun {
     return rows;
   }
 
-  void finish(int64_t c, bool summed) {
+  void finish(int64_t c, bool summed, GivenMoments& given) {
     Moments moments;
     if (summed) {
       ShiftedSums sums;
@@ -269,7 +270,7 @@ class ChannelsLastForwardRun {
       moments = Moments(static_cast<double>(positions_.count), sums);
     }
     const ForwardChannel& channel = w_.channels[c] =
-        finish_forward_channel(problem_, buffers_, c, moments);
+        finish_forward_channel(problem_, buffers_, c, moments, given);
     if (channel.wide) any_wide_.store(true, std::memory_order_relaxed);
     for_columns(c, [&](int64_t at) {
       scales_.mean[at] = channel.scale.mean;

@@ -1,6 +1,7 @@
 // One channel of BatchNorm: from its statistics to the scalars of its elements.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -39,21 +40,43 @@ inline void store_moments(const ChannelsForwardProblem& problem, const Buffers& 
   if (problem.count.present && c == 0) store_count(problem, buffers.count);
 }
 
-// The moments of the whole batch from those of its parts, in their order. A part without elements
-// has no moments, whatever is there.
-inline Moments given_moments(const ChannelsForwardProblem& problem, const Buffers& buffers,
-                             int64_t c) {
-  Moments total;
-  for (int64_t i = 0; i < problem.parts; ++i) {
-    Moments part;
-    part.count = load_step_value(problem.count.dtype, buffers.count, i * problem.count.stride);
-    if (part.count == 0) continue;
-    part.mean = load_part(problem.part_mean, buffers.mean, i, c);
-    part.squares = load_part(problem.squares, buffers.squares, i, c);
-    total += part;
+// The moments of channels below `last` over the whole batch, from those of its parts, in their
+// order. A part without elements has no moments, whatever is there. Asked for one after the other;
+// neighbours are merged together, while their lines of a part are there.
+class GivenMoments {
+ public:
+  GivenMoments(const ChannelsForwardProblem& problem, const Buffers& buffers, int64_t last)
+      : problem_(problem), buffers_(buffers), last_(last) {}
+
+  const Moments& of(int64_t c) {
+    if (c >= end_) merge(c, std::min(c + kNeighbours, last_));
+    return totals_[c - begin_];
   }
-  return total;
-}
+
+ private:
+  static constexpr int64_t kNeighbours = 16;
+
+  void merge(int64_t begin, int64_t end) {
+    begin_ = begin;
+    end_ = end;
+    std::fill_n(totals_, end - begin, Moments());
+    for (int64_t i = 0; i < problem_.parts; ++i) {
+      Moments part;
+      part.count = load_step_value(problem_.count.dtype, buffers_.count, i * problem_.count.stride);
+      for (int64_t c = begin; part.count != 0 && c < end; ++c) {
+        part.mean = load_part(problem_.part_mean, buffers_.mean, i, c);
+        part.squares = load_part(problem_.squares, buffers_.squares, i, c);
+        totals_[c - begin] += part;
+      }
+    }
+  }
+
+  const ChannelsForwardProblem& problem_;
+  const Buffers& buffers_;
+  int64_t last_;
+  Moments totals_[kNeighbours];
+  int64_t begin_ = 0, end_ = 0;
+};
 
 // Writes the channel's statistics and moves the running ones. Of no elements they are 0, and move
 // nothing.
@@ -85,16 +108,15 @@ inline Normalizer take_statistics(const ChannelsForwardProblem& problem, const B
 
 // `own`: the moments of x, if it needs them.
 inline ForwardChannel finish_forward_channel(const ChannelsForwardProblem& problem,
-                                             const Buffers& buffers, int64_t c,
-                                             const Moments& own) {
+                                             const Buffers& buffers, int64_t c, const Moments& own,
+                                             GivenMoments& all) {
   ForwardChannel channel;
   if (problem.step == ChannelsStep::kReduce) {
     store_moments(problem, buffers, c, own);
     return channel;
   }
   const bool given = problem.step == ChannelsStep::kElementwise;
-  channel.normalizer =
-      take_statistics(problem, buffers, c, given ? given_moments(problem, buffers, c) : own);
+  channel.normalizer = take_statistics(problem, buffers, c, given ? all.of(c) : own);
   if (problem.gamma.present) channel.gamma = load_value(problem.gamma, buffers.gamma, c);
   if (problem.beta.present) channel.beta = load_value(problem.beta, buffers.beta, c);
   const Normalizer& n = channel.normalizer;

@@ -143,6 +143,7 @@ class PlanesRun {
 
   void finish(const Block& block) const {
     const bool summed = pieces() > 0 && needs_sums(problem_);
+    GivenSums given(problem_, buffers_, block.end);
     for (int64_t c = block.begin; c < block.end; ++c) {
       Channel& channel = workspace_.channels[c];
       ChannelSums total;
@@ -152,7 +153,7 @@ class PlanesRun {
           total.dy_centred /= static_cast<double>(channel.scalars.scale);
         }
       }
-      finish_channel<T>(problem_, buffers_, c, total, elements_, channel);
+      finish_channel<T>(problem_, buffers_, c, total, given, elements_, channel);
       if constexpr (kC2HasScale<T>) {
         const double c2 = channel.normalizer.scale * channel.c2;
         channel.scalars.c2 = static_cast<float>(c2);

@@ -224,7 +224,7 @@ class PlanesForwardRun {
       const int64_t begin = task * size, end = HWY_MIN(begin + size, problem_.channels);
       for (int64_t i = 0; needs_moments(problem_) && i < pieces_.count(); ++i)
         sum_piece(begin, end, i);
-      for (int64_t c = begin; c < end; ++c) finish(c);
+      finish(begin, end);
       for (int64_t i = pieces_.count() - 1; problem_.has_y && i >= 0; --i) {
         write_piece(begin, end, i);
       }
@@ -247,7 +247,7 @@ class PlanesForwardRun {
         sum_piece(begin, end(begin), task / blocks);
       });
     }
-    for (int64_t c = 0; c < problem_.channels; ++c) finish(c);
+    finish(0, problem_.channels);
     if (!problem_.has_y) return;
     // Backwards: what was read last is in some cache.
     parallel_for(tasks, bytes(), [&](int64_t task) {
@@ -282,10 +282,14 @@ class PlanesForwardRun {
     }
   }
 
-  void finish(int64_t c) const {
-    Moments total;
-    for (int64_t i = 0; needs_moments(problem_) && i < pieces_.count(); ++i) total += moments(c)[i];
-    workspace_.channels[c] = finish_forward_channel(problem_, buffers_, c, total);
+  void finish(int64_t begin, int64_t end) const {
+    const int64_t pieces = needs_moments(problem_) ? pieces_.count() : 0;
+    GivenMoments given(problem_, buffers_, end);
+    for (int64_t c = begin; c < end; ++c) {
+      Moments total;
+      for (int64_t i = 0; i < pieces; ++i) total += moments(c)[i];
+      workspace_.channels[c] = finish_forward_channel(problem_, buffers_, c, total, given);
+    }
   }
 
   void write_piece(int64_t begin, int64_t end, int64_t piece) const {

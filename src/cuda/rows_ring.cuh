@@ -92,7 +92,6 @@ class RowsRing {
     if (lane_ < (kShort ? batch : 2 * batch)) table()[lane_] = make_scales(launch_, stats.one);
     if (lane_ >= batch) return;
     if (kShort) table()[batch + lane_] = make_scales(launch_, stats.other);
-    landing() = {};
     send(row_of(first, 2 * batch + lane_));
   }
 
@@ -159,7 +158,11 @@ class RowsRing {
     const int next = stage.scales + rows;
     if ((next & (batch - 1)) != 0 || lane_ >= batch) return;
     wait_for_copies();
-    table()[next - batch + lane_] = make_scales(launch_, landing());
+    const int64_t row = row_of(first, rows + batch + lane_);
+    if (row < launch_.problem.rows) {
+      table()[next - batch + lane_] =
+          make_scales(launch_, received_stats<kPlain>(launch_, row, landing()));
+    }
     send(row_of(first, rows + 2 * batch + lane_));
   }
 

@@ -56,9 +56,15 @@ __device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
   return stats;
 }
 
-// On their way to shared memory, there after wait_for_copies. The mean of a form without one is not
-// touched. Not into registers: a thread has six counters for all that it waits for, and it depended
-// on little things whether loads that nobody needed yet were among them, 12 % of the time.
+// Whether a 16-bit number is the second one of its word.
+__device__ inline bool is_second(const uint16_t* number) {
+  return reinterpret_cast<uintptr_t>(number) % 4 != 0;
+}
+
+// On their way to shared memory, there after wait_for_copies, for received_stats. The mean of a
+// form without one is not touched. Not into registers: a thread has six counters for all that it
+// waits for, and it depended on little things whether loads that nobody needed yet were among them,
+// 12 % of the time. A 16-bit number comes with its neighbour, if that is a row's, too.
 template <bool kPlain>
 __device__ void send_stats(const RowsLaunch& launch, int64_t row, RowStats& to) {
   const RowsProblem& problem = launch.problem;
@@ -66,13 +72,41 @@ __device__ void send_stats(const RowsLaunch& launch, int64_t row, RowStats& to) 
     const int64_t offset = row_offset<kPlain>(launch, tensor, row);
     if (dtype == DType::kF32) {
       copy_word_async(shared_address(&value), static_cast<const float*>(data) + offset);
+      return;
+    }
+    const uint16_t* number = static_cast<const uint16_t*>(data) + offset;
+    const bool second = is_second(number);
+    const bool pair = (kPlain || launch.offsets == nullptr) && launch.strides[tensor] == 1 &&
+                      (second ? row > 0 : row + 1 < problem.rows);
+    if (pair) {
+      copy_word_async(shared_address(&value), reinterpret_cast<const float*>(number - second));
     } else {
-      value = static_cast<float>(load_value(dtype, data, offset));
+      value = __uint_as_float(static_cast<uint32_t>(*number) << (second ? 16 : 0));
     }
   };
   if (has_mean(problem.statistics))
     send(problem.mean.dtype, launch.buffers.mean, kRowMean, to.mean);
   send(problem.spread.dtype, launch.buffers.spread, kRowSpread, to.spread);
+}
+
+template <bool kPlain>
+__device__ RowStats received_stats(const RowsLaunch& launch, int64_t row, const RowStats& sent) {
+  const RowsProblem& problem = launch.problem;
+  const auto receive = [&](DType dtype, const void* data, RowTensor tensor, float value) {
+    if (dtype == DType::kF32) return value;
+    const uint16_t* number =
+        static_cast<const uint16_t*>(data) + row_offset<kPlain>(launch, tensor, row);
+    const uint32_t word = __float_as_uint(value) >> (is_second(number) ? 16 : 0);
+    const auto bits = static_cast<uint16_t>(word);
+    return dtype == DType::kF16 ? widen(reinterpret_cast<const F16&>(bits))
+                                : widen(reinterpret_cast<const BF16&>(bits));
+  };
+  RowStats stats;
+  if (has_mean(problem.statistics)) {
+    stats.mean = receive(problem.mean.dtype, launch.buffers.mean, kRowMean, sent.mean);
+  }
+  stats.spread = receive(problem.spread.dtype, launch.buffers.spread, kRowSpread, sent.spread);
+  return stats;
 }
 
 // mean_square: of x, for the form that takes r from it.

@@ -85,6 +85,8 @@ SmallKernels find_kernels(bool rms, SmallForm form, bool is_short) {
   return is_short ? find_kernels<T, false, true>(form) : find_kernels<T, false, false>(form);
 }
 
+bool is_float(const RowsProblem::RowScalar& statistic) { return statistic.dtype == DType::kF32; }
+
 SmallForm form_of(const RowsProblem& problem, const Buffers& buffers, const RowsLaunch& rest) {
   const Vector& gamma = problem.gamma;
   const bool units = problem.cols % static_cast<int64_t>(16 / size_of(problem.dtype)) == 0;
@@ -95,8 +97,8 @@ SmallForm form_of(const RowsProblem& problem, const Buffers& buffers, const Rows
                      (!gamma.present ||
                       (gamma.stride == 1 && reinterpret_cast<uintptr_t>(buffers.gamma) % 16 == 0 &&
                        (gamma.dtype == problem.dtype || gamma.dtype == DType::kF32))) &&
-                     problem.spread.dtype == DType::kF32 &&
-                     (!has_mean(problem.statistics) || problem.mean.dtype == DType::kF32) &&
+                     (problem.spread.dtype == problem.dtype || is_float(problem.spread)) &&
+                     (problem.mean.dtype == problem.dtype || is_float(problem.mean)) &&
                      std::all_of(rest.strides, rest.strides + kRowTensors, [&](int64_t stride) {
                        return std::abs(stride) <= std::numeric_limits<int>::max() / problem.rows;
                      });
@@ -130,8 +132,10 @@ SmallLaunch make_launch(const RowsProblem& problem, const Buffers& buffers, cons
   launch.row_lane_bits = bits(deal.rows.lanes);
   launch.has_scales = problem.statistics != RowStatistics::kMeanVariance &&
                       problem.statistics != RowStatistics::kXHatStd;
-  launch.mean = has_mean(problem.statistics) ? static_cast<const float*>(buffers.mean) : nullptr;
-  launch.spread = static_cast<const float*>(buffers.spread);
+  launch.mean = has_mean(problem.statistics) ? buffers.mean : nullptr;
+  launch.spread = buffers.spread;
+  launch.mean_is_float = is_float(problem.mean);
+  launch.spread_is_float = is_float(problem.spread);
   launch.gamma = problem.gamma.present ? buffers.gamma : nullptr;
   launch.per_col = rest.per_col;
   launch.dx = problem.has_dx ? buffers.dx : nullptr;

@@ -33,7 +33,8 @@ struct SmallLaunch {
   } problem;  // with the names of RowsLaunch
   int strides[kRowTensors];
   bool has_scales;  // r, or made from x
-  const float *mean, *spread;
+  const void *mean, *spread;
+  bool mean_is_float, spread_is_float;  // or of the data's type
   RowsGeometry geometry;
   int warp_share;     // of a crew: in 256ths, rounded up
   int row_lane_bits;  // of a team's lanes, a power of 2
@@ -53,7 +54,7 @@ __device__ inline float scale_from(double variance) {
 }
 
 // Rows of x and dy in units of 16 bytes, and their statistics. kPlain: units are aligned, offsets
-// fit 32 bits and statistics are float32.
+// fit 32 bits and statistics are float32 or of the data's type.
 template <class T, bool kPlain>
 struct SmallData {
   static constexpr int kE = kUnit<T>;
@@ -82,11 +83,18 @@ struct SmallData {
   // Where there are any.
   __device__ float mean(int row) const {
     if constexpr (!kPlain) return load_stats<false>(rest, row).mean;
-    return launch.mean != nullptr ? launch.mean[row * launch.strides[kRowMean]] : 0;
+    if (launch.mean == nullptr) return 0;
+    return statistic(launch.mean, launch.mean_is_float, row * launch.strides[kRowMean]);
   }
   __device__ float spread(int row) const {
     if constexpr (!kPlain) return load_stats<false>(rest, row).spread;
-    return launch.spread[row * launch.strides[kRowSpread]];
+    return statistic(launch.spread, launch.spread_is_float, row * launch.strides[kRowSpread]);
+  }
+
+ private:
+  __device__ static float statistic(const void* data, bool is_float, int offset) {
+    if (sizeof(T) == 4 || is_float) return static_cast<const float*>(data)[offset];
+    return widen(static_cast<const T*>(data)[offset]);
   }
 };
 

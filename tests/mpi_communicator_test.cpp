@@ -310,6 +310,10 @@ TEST(MpiCommunicator, ARankThatDoesNotCome) {
     if (comm.rank() != 1) return comm.all_gather(from, to, 64, nullptr);
     return comm.recv(to, 64, 0, nullptr);  // nobody sends
   });
+  expect_failure([](Communicator& comm, const char* from, char* to) {
+    if (comm.rank() != 1) return comm.broadcast(from, to, 64, 0, nullptr);
+    return comm.send(from, 64, 0, nullptr);  // nobody receives
+  });
 }
 
 }  // namespace

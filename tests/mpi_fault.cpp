@@ -55,14 +55,14 @@ double run_until_failure(const std::vector<Pass>& passes, Status& failure, bool&
   }
 }
 
-// To a rank that died while nobody asked MPI: over TCP the first write is answered by a reset, and
-// the second raises SIGPIPE.
-double send_twice(Communicator& comm, int peer, Status& failure) {
+// To a rank that died while nobody asked MPI: over TCP the first write is answered by a reset, the
+// second raises SIGPIPE, and the third connects anew.
+double send_all(Communicator& comm, int peer, Status& failure) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const char byte = 0;
   const auto start = Clock::now();
   failure = comm.group_start();
-  for (int i = 0; i < 2 && failure.ok(); ++i) failure = comm.send(&byte, 1, peer, nullptr);
+  for (int i = 0; i < 8 && failure.ok(); ++i) failure = comm.send(&byte, 1, peer, nullptr);
   if (failure.ok()) failure = comm.group_end();
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
   Status failure;
   bool untouched = gone;
   const double seconds =
-      gone ? send_twice(*comm, 1, failure) : run_until_failure(passes, failure, untouched);
+      gone ? send_all(*comm, 1, failure) : run_until_failure(passes, failure, untouched);
   // A rank that was stopped for good does not get here; one that somebody continues has nothing to
   // say.
   if (comm->rank() == 1) std::_Exit(0);

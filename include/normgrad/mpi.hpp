@@ -4,9 +4,9 @@
 // rounded once), so every rank has the same bits, whatever algorithm and network the MPI uses.
 //
 // A rank that dies must not take the others down before they can tell: start Open MPI's jobs with
-// `mpirun --enable-recovery --quiet`. After a failure MPI_Finalize may wait for the lost rank
-// forever: end the process with MPI_Abort, which ends the whole job, or std::_Exit.
-// docs/distributed.md has more.
+// `mpirun --enable-recovery --quiet --mca opal_event_include epoll`. After a failure MPI_Finalize
+// may wait for the lost rank forever: end the process with MPI_Abort, which ends the whole job, or
+// std::_Exit. docs/distributed.md has more.
 #pragma once
 
 // MPI's C interface alone: its C++ bindings are another library.

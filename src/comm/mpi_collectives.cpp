@@ -123,6 +123,8 @@ Status MpiCommunicator::reduce_scatter(const void* from, void* to, int64_t count
   });
 }
 
+// Nothing comes back to the root, which would not hear of a rank that is lost and run ahead of one
+// that is late: so they all meet.
 Status MpiCommunicator::broadcast(const void* from, void* to, size_t bytes, int root,
                                   void* stream) noexcept {
   constexpr const char* kName = "broadcast";
@@ -143,12 +145,14 @@ Status MpiCommunicator::broadcast(const void* from, void* to, size_t bytes, int 
 
     ++calls_;
     MPI_Request request;
-    const int error = MPI_Ibcast(message, extent.count, extent.type, root, comm_, &request);
+    int error = MPI_Ibcast(message, extent.count, extent.type, root, comm_, &request);
     NORMGRAD_RETURN_IF_ERROR(poll(kName, error, {&request, 1}, start, deadline_));
     if (const Header came = header_of(message); came != header) {
       return failure(kName, "rank " + std::to_string(root) + " is at " + describe(came) +
                                 "; rank " + std::to_string(rank_) + " is at " + describe(header));
     }
+    error = MPI_Ibarrier(comm_, &request);
+    NORMGRAD_RETURN_IF_ERROR(poll(kName, error, {&request, 1}, start, deadline_));
     NORMGRAD_RETURN_IF_ERROR(copy(to, data_of(message), bytes, stream));
     return settle(stream);
   });

@@ -7,8 +7,8 @@
 namespace normgrad::cuda {
 namespace {
 
-// The kernels that are prepared, each with its GPU: asking the runtime at every launch would take
-// 1.2 of a launch's 6 us. A word each, the kernel's address above the GPU's number above
+// The kernels that are prepared, each with its GPU: asking the runtime at every launch took
+// 0.7 of a launch's 5.6 us. A word each, the kernel's address above the GPU's number above
 // `overlaps`; words are added, never changed. A kernel that finds no place is prepared every time.
 class Prepared {
  public:

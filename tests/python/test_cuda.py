@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as TF  # noqa: E402
 from bounds import Reference  # noqa: E402
+from test_torch_values import DTYPES, LAYOUTS, MIXED, data  # noqa: E402
 
 import normgrad  # noqa: E402
 import normgrad.nn  # noqa: E402
@@ -23,24 +24,13 @@ if not any(name.startswith("cuda") for name in normgrad._core.implementations())
     pytest.skip("normgrad was built without CUDA", allow_module_level=True)
 
 F = normgrad.torch.functional
-TYPES = [
-    (torch.float32, torch.float32),
-    (torch.bfloat16, torch.bfloat16),
-    (torch.float16, torch.float32),
-    (torch.bfloat16, torch.float32),
-]
-
-
-def data(shape, dtype, seed):  # type: ignore
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(shape, generator=generator) + 0.3).to(dtype)
 
 
 def gradients(y, inputs, dy):  # type: ignore
     return [t.cpu() for t in torch.autograd.grad(y, inputs, dy.cuda())]
 
 
-@pytest.mark.parametrize("dtype, parameters", TYPES)
+@pytest.mark.parametrize("dtype, parameters", MIXED)
 @pytest.mark.parametrize("shape", [(64, 48), (5, 7, 1024), (3, 4097), (2, 33000)])
 @pytest.mark.parametrize("rms", [False, True])
 def test_rows(dtype, parameters, shape, rms):  # type: ignore
@@ -58,7 +48,35 @@ def test_rows(dtype, parameters, shape, rms):  # type: ignore
     want.check(y=y.cpu(), dx=dx, dgamma=dgamma, dbeta=None if rms else dbeta[0])
 
 
-@pytest.mark.parametrize("dtype, parameters", TYPES)
+@pytest.mark.parametrize("dtype, parameters", MIXED)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("cols", [48, 528])
+@pytest.mark.parametrize("rms", [False, True])
+def test_rows_that_are_not_contiguous(dtype, parameters, layout, cols, rms):  # type: ignore
+    x, dy = (LAYOUTS[layout](data((4, 6, cols), dtype, seed).cuda()) for seed in (1, 2))
+    gamma = data((cols,), parameters, 3)
+    inputs = [x.requires_grad_(), gamma.cuda().requires_grad_()]
+    y = F.rms_norm(x, (cols,), inputs[1], 1e-5) if rms else F.layer_norm(x, (cols,), inputs[1])
+    dx, dgamma = gradients(y, inputs, dy)
+    Reference(x.cpu(), dy.cpu(), gamma, rms=rms).check(y=y.cpu(), dx=dx, dgamma=dgamma)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_empty_batches(dtype):  # type: ignore
+    gamma = torch.ones(8, dtype=dtype, device="cuda", requires_grad=True)
+    for shape, run in [
+        ((0, 8), lambda x: F.layer_norm(x, (8,), gamma)),
+        ((3, 0, 8), lambda x: F.rms_norm(x, (8,), gamma)),
+        ((0, 8), lambda x: F.add_rms_norm(x, x, (8,), gamma)[0]),
+        ((0, 8, 4, 4), lambda x: F.batch_norm(x, None, None, gamma, None, True)),
+    ]:
+        x = torch.empty(shape, dtype=dtype, device="cuda", requires_grad=True)
+        dx, dgamma = torch.autograd.grad(run(x).sum(), (x, gamma))
+        assert dx.shape == shape
+        assert torch.equal(dgamma, torch.zeros_like(gamma))
+
+
+@pytest.mark.parametrize("dtype, parameters", MIXED)
 @pytest.mark.parametrize("rms", [False, True])
 def test_fused_add(dtype, parameters, rms):  # type: ignore
     x, residual, dy, dh = (data((7, 5, 640), dtype, seed) for seed in range(4))
@@ -75,7 +93,7 @@ def test_fused_add(dtype, parameters, rms):  # type: ignore
     want.check(y=y.cpu(), dx=dx, dgamma=dgamma)
 
 
-@pytest.mark.parametrize("dtype, parameters", TYPES)
+@pytest.mark.parametrize("dtype, parameters", MIXED)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(dtype, parameters, layout, training):  # type: ignore
@@ -144,7 +162,7 @@ def synchronized(group, x, gamma, beta, running, first):  # type: ignore
     return F.sync_batch_norm(x, *running, gamma, beta, 0.1, 1e-5, x.shape[1], first, group)
 
 
-@pytest.mark.parametrize("dtype, parameters", TYPES)
+@pytest.mark.parametrize("dtype, parameters", MIXED)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("samples", [8, 0])
 def test_sync_batch_norm(nccl, dtype, parameters, layout, samples):  # type: ignore

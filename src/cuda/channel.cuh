@@ -204,9 +204,8 @@ __device__ inline Finished finish_channel(const ChannelsProblem& problem, const 
 }
 
 // Its outputs.
-static __device__ __noinline__ void store_sums(const ChannelsProblem& problem,
-                                               const Buffers& buffers, int64_t c,
-                                               const Factors& factors, const Sums& sums) {
+__device__ inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
+                                  const Factors& factors, const Sums& sums) {
   const double dy_x_hat = factors.zero ? 0 * sums.dy : sums.dy_t * factors.x_hat;
   store_totals(problem, buffers, c, {sums.dy, 0, dy_x_hat});
 }

@@ -49,6 +49,15 @@ struct UnitSums {
     }
   }
   __device__ Sums total() const { return {tree_sum(dy), tree_sum(dy_t)}; }
+  // Of the first and the second half of the elements.
+  struct Halves {
+    float dy[2], dy_t[2];
+  };
+  __device__ Halves halves() const {
+    constexpr int kHalf = kUnit<T> / 2;
+    return {{tree_sum<kHalf>(dy), tree_sum<kHalf>(dy + kHalf)},
+            {tree_sum<kHalf>(dy_t), tree_sum<kHalf>(dy_t + kHalf)}};
+  }
   // Of the elements before `split`, or of the others.
   __device__ Sums total(int split, bool before) const {
     UnitSums part;

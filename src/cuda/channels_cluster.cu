@@ -1,8 +1,8 @@
 // BatchNorm backward along the length, channels of up to 1.6 MB of x and dy: a block or a cluster
 // takes a channel or a few small ones, keeps x and dy of all samples in shared memory between the
 // sums and dx, and ends. Formulas as in channels_two_pass.cu; 3 elements moved per element, the
-// least there is. On an H200, beside a copy of as many bytes: 32x1024x196 bf16 18 us (12), fp32 26
-// (20); 32x2048x49 bf16 13 (8); 32x256x3136, which teams have now, bf16 51 (37), fp32 90 (74).
+// least there is. On an H200, beside a copy of as many bytes: 32x1024x196 bf16 17.2 us (11.6), fp32
+// 25.6 (19.8); 32x2048x49 bf16 12.3 (7.7), fp32 15.5 (11.7).
 //
 // Small channels are taken in groups that follow each other in memory, so that each sample has one
 // run of at least 512 bytes of them. A thread keeps one unit of 16 bytes of a run and takes its
@@ -124,8 +124,8 @@ struct Way {
 // paths their registers.)
 template <class T>
 __device__ __noinline__ void load_elements(T* slot, const T* from,
-                                           const ChannelsProblem::Strides& strides,
-                                           const Span& span, int count) {
+                                           const ChannelsProblem::Strides& strides, Span span,
+                                           int count) {
 #pragma unroll 1
   for (int i = 0; i < kUnit<T>; ++i) {
     slot[i] = i < count ? from[span.offset(strides, i)] : T(0.0f);
@@ -133,8 +133,8 @@ __device__ __noinline__ void load_elements(T* slot, const T* from,
 }
 template <class T>
 __device__ __noinline__ void store_elements(T* to, const T* slot, const Result* results,
-                                            const ChannelsProblem::Strides& strides,
-                                            const Span& span, int count) {
+                                            const ChannelsProblem::Strides& strides, Span span,
+                                            int count) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (results[i < span.split ? span.first : span.first + 1].channel.wide) continue;
@@ -142,222 +142,305 @@ __device__ __noinline__ void store_elements(T* to, const T* slot, const Result* 
   }
 }
 
-// A channel's share of what the threads left: of the units that start in it.
-template <class T>
-__device__ Sums channel_sum(const Sums* left, const Tile& tile, int64_t length, int channel) {
-  int first = 0, units = tile.width;
-  if (tile.group > 1) {
-    const int begin = channel * static_cast<int>(length);
-    first = (begin + kUnit<T> - 1) / kUnit<T>;
-    units = (begin + static_cast<int>(length) - 1) / kUnit<T> + 1 - first;
+// What a block does for its group of channels. kMidway: where a unit reaches over the border of two
+// channels, half of it belongs to each; then elements need no selections.
+template <class T, bool kMidway>
+class GroupWork {
+ public:
+  __device__ GroupWork(const ChannelsProblem& problem, const Buffers& buffers, const Tile& tile,
+                       const Paces& paces, const Aligned& aligned)
+      : problem_(problem),
+        buffers_(buffers),
+        tile_(tile),
+        paces_(paces),
+        aligned_(aligned),
+        cells_(tile.cells()),
+        x_slots_(dynamic_shared<uint4>() + threadIdx.x),
+        dy_slots_(x_slots_ + tile.steps * cells_),
+        left_(reinterpret_cast<Sums*>(dynamic_shared<uint4>() + 2 * tile.steps * cells_)),
+        inbox_(left_ + tile.threads),
+        results_(reinterpret_cast<Result*>(inbox_ + tile.blocks * tile.group)),
+        factors_(reinterpret_cast<Factors*>(results_ + tile.group)),
+        alone_(tile.blocks == 1),
+        rank_(alone_ ? 0 : static_cast<int>(cluster_rank())),
+        c_(static_cast<int64_t>(blockIdx.x / tile.blocks) * tile.group),
+        channels_(static_cast<int>(min(int64_t{tile.group}, problem.channels - c_))) {
+    const int line = threadIdx.x * tile.inverse_width >> 24;
+    const int unit = threadIdx.x - line * tile.width;
+    span_ = span_of<T>(unit, tile, static_cast<int>(problem.length), channels_);
+    // There are several pieces only where there is one line, so that first_run is small.
+    const int first_run = line * tile.blocks + rank_, stride = tile.blocks * tile.lines;
+    first_ = {first_run, 0};
+    if (tile.pieces > 1) {
+      first_.sample = first_run * tile.inverse_pieces >> 24;
+      first_.piece = first_run - first_.sample * tile.pieces;
+    }
+    if (line < tile.lines && first_run < tile.runs) {
+      steps_ = (tile.runs - first_run + stride - 1) / stride;
+    }
   }
-  Sums sums;
-  for (int i = threadIdx.x % 32; i < units * tile.lines; i += 32) {
-    const int line = tile.group == 1 ? 0 : i / units;
-    sums.add(left[tile.group == 1 ? i : line * tile.width + first + i - line * units]);
+
+  __device__ void run() const {
+    // Before the data, behind which it would have to queue.
+    Given given = {};
+    if (threadIdx.x < channels_) given = load_given(problem_, buffers_, c_ + threadIdx.x);
+    if (!alone_) prepare_cluster();
+    fetch();
+    for (int i = threadIdx.x; i < channels_; i += tile_.threads) {
+      factors_[i] =
+          factors_of(problem_, i < tile_.threads ? given : load_given(problem_, buffers_, c_ + i),
+                     tile_.inverse_count);
+    }
+    __syncthreads();
+    add_up();
+    const bool wide = exchange();
+    if (steps_ > 0) write_dx(wide);
+    if (rank_ == 0) write_sums(wide);
   }
-  return warp_sum(sums);
-}
 
-// float16 takes more registers to unpack.
-template <class T>
-__global__ void __launch_bounds__(kMostThreads, std::is_same_v<T, F16> ? 3 : 4)
-    cluster_kernel(const __grid_constant__ ChannelsProblem problem,
-                   const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
-                   const __grid_constant__ Paces paces, Aligned aligned) {
-#if NORMGRAD_HOPPER
-  constexpr int kUnroll = std::is_same_v<T, F16> ? 1 : 2;
-  auto* slots = dynamic_shared<uint4>();
-  auto& arrived = in_shared<Barrier>();
-  const int cells = tile.cells();
-  auto* left = reinterpret_cast<Sums*>(slots + 2 * tile.steps * cells);
-  auto* inbox = left + tile.threads;  // blocks x channels
-  auto* results = reinterpret_cast<Result*>(inbox + tile.blocks * tile.group);
-  auto* factors = reinterpret_cast<Factors*>(results + tile.group);
+ private:
+  static constexpr int kHalf = kUnit<T> / 2;
 
-  const bool alone = tile.blocks == 1;
-  const int rank = alone ? 0 : static_cast<int>(cluster_rank());
-  const int64_t c = static_cast<int64_t>(blockIdx.x / tile.blocks) * tile.group;
-  const int channels = static_cast<int>(min(int64_t{tile.group}, problem.channels - c));
-  // Before the data, behind which it would have to queue.
-  Given given = {};
-  if (threadIdx.x < channels) given = load_given(problem, buffers, c + threadIdx.x);
-  if (!alone) {
+  // Whether units reach over the border of two channels.
+  __device__ bool straddles() const { return tile_.group > 1 && problem_.length % kUnit<T> != 0; }
+  __device__ int next_channel() const { return min(span_.first + 1, channels_ - 1); }
+
+  __device__ void prepare_cluster() const {
     if (threadIdx.x == 0) {
+      Barrier& arrived = in_shared<Barrier>();
       init_barrier(&arrived, 1);
       fence_barrier_init();
-      expect_bytes(&arrived, tile.blocks * channels * sizeof(Sums));
+      expect_bytes(&arrived, tile_.blocks * channels_ * sizeof(Sums));
       arrive(&arrived);
     }
     cluster_arrive();
   }
 
-  const int line = threadIdx.x * tile.inverse_width >> 24;
-  const int unit = threadIdx.x - line * tile.width;
-  const Span span = span_of<T>(unit, tile, static_cast<int>(problem.length), channels);
-  // There are several pieces only where there is one line, so that first_run is small.
-  const int first_run = line * tile.blocks + rank, stride = tile.blocks * tile.lines;
-  Run run = {first_run, 0};
-  if (tile.pieces > 1) {
-    run.sample = first_run * tile.inverse_pieces >> 24;
-    run.piece = first_run - run.sample * tile.pieces;
-  }
-  const Run first = run;
-  const int steps = line < tile.lines && first_run < tile.runs
-                        ? (tile.runs - first_run + stride - 1) / stride
-                        : 0;
-  uint4* x_slots = slots + threadIdx.x;
-  uint4* dy_slots = x_slots + tile.steps * cells;
-  Way<const char> x(static_cast<const T*>(buffers.x), problem.x, tile, c, span, run);
-  Way<const char> dy(static_cast<const T*>(buffers.dy), problem.dy, tile, c, span, run);
-  if (span.whole && aligned.x && aligned.dy) {
-    SharedAddress slot = shared_address(x_slots);
-    const uint32_t dy_distance = tile.steps * cells * 16;
-    const auto fetch = [&](bool wraps) {
-      copy_async(slot, x.at);
-      copy_async(slot + dy_distance, dy.at);
-      slot += cells * 16;
-      x.advance(paces.x, wraps);
-      dy.advance(paces.dy, wraps);
-    };
-    if (paces.pieces == 0) {
+  // This thread's units; nobody else reads them.
+  __device__ void fetch() const {
+    Run run = first_;
+    Way<const char> x(static_cast<const T*>(buffers_.x), problem_.x, tile_, c_, span_, run);
+    Way<const char> dy(static_cast<const T*>(buffers_.dy), problem_.dy, tile_, c_, span_, run);
+    if (span_.whole && aligned_.x && aligned_.dy) {
+      SharedAddress slot = shared_address(x_slots_);
+      const uint32_t dy_distance = tile_.steps * cells_ * 16;
+      const auto fetch = [&](bool wraps) {
+        copy_async(slot, x.at);
+        copy_async(slot + dy_distance, dy.at);
+        slot += cells_ * 16;
+        x.advance(paces_.x, wraps);
+        dy.advance(paces_.dy, wraps);
+      };
+      if (paces_.pieces == 0) {
 #pragma unroll 4
-      for (int k = 0; k < steps; ++k) fetch(false);
-    } else {
+        for (int k = 0; k < steps_; ++k) fetch(false);
+      } else {
 #pragma unroll 1
-      for (int k = 0; k < steps; ++k) fetch(run.advance(paces, tile));
-    }
-  } else {
-#pragma unroll 1
-    for (int k = 0; k < steps; ++k) {
-      const int count = run.is_last(tile) ? span.count : kUnit<T>;
-      load_elements(reinterpret_cast<T*>(x_slots + k * cells), reinterpret_cast<const T*>(x.at),
-                    problem.x, span, count);
-      load_elements(reinterpret_cast<T*>(dy_slots + k * cells), reinterpret_cast<const T*>(dy.at),
-                    problem.dy, span, count);
-      const bool wraps = run.advance(paces, tile);
-      x.advance(paces.x, wraps);
-      dy.advance(paces.dy, wraps);
-    }
-  }
-  for (int i = threadIdx.x; i < channels; i += tile.threads) {
-    factors[i] = factors_of(problem, i < tile.threads ? given : load_given(problem, buffers, c + i),
-                            tile.inverse_count);
-  }
-  __syncthreads();
-
-  const bool straddling = tile.group > 1 && problem.length % kUnit<T> != 0;
-  Sums sums[2];
-  if (steps > 0) {
-    const Centring before = factors[span.first].centring;
-    wait_for_copies();
-    const auto add_up = [&](const auto& centring_of, const auto& add_some) {
-#pragma unroll 1
-      for (int k = 0; k < steps;) {
-        UnitSums<T> some;
-        const int end = min(steps, k + UnitSums<T>::kMostAdded);
-#pragma unroll kUnroll
-        for (; k < end; ++k) some.add(x_slots[k * cells], dy_slots[k * cells], centring_of);
-        add_some(some);
+        for (int k = 0; k < steps_; ++k) fetch(run.advance(paces_, tile_));
       }
-    };
-    if (straddling) {
-      const Centring behind = factors[min(span.first + 1, channels - 1)].centring;
-      add_up([&](int i) { return i < span.split ? before : behind; },
-             [&](const UnitSums<T>& some) {
-               sums[0].add(some.total(span.split, true));
-               sums[1].add(some.total(span.split, false));
-             });
     } else {
-      add_up([&](int) { return before; },
-             [&](const UnitSums<T>& some) { sums[0].add(some.total()); });
+#pragma unroll 1
+      for (int k = 0; k < steps_; ++k) {
+        const int count = run.is_last(tile_) ? span_.count : kUnit<T>;
+        load_elements(reinterpret_cast<T*>(x_slots_ + k * cells_), reinterpret_cast<const T*>(x.at),
+                      problem_.x, span_, count);
+        load_elements(reinterpret_cast<T*>(dy_slots_ + k * cells_),
+                      reinterpret_cast<const T*>(dy.at), problem_.dy, span_, count);
+        const bool wraps = run.advance(paces_, tile_);
+        x.advance(paces_.x, wraps);
+        dy.advance(paces_.dy, wraps);
+      }
     }
   }
-  left[threadIdx.x] = sums[0];
-  __syncthreads();
-  if (straddling) {
-    // The channel behind the border is the one that the next unit starts in.
-    if (steps > 0 && span.split < span.count) left[threadIdx.x + 1].add(sums[1]);
+
+  // This thread's sums, to left_.
+  __device__ void add_up() const {
+    Sums sums[2];
+    if (steps_ > 0) {
+      wait_for_copies();
+      const Centring before = factors_[span_.first].centring;
+      const Centring behind = factors_[next_channel()].centring;
+      const auto add_all = [&](const auto& centring_of, const auto& add_some) {
+#pragma unroll 1
+        for (int k = 0; k < steps_;) {
+          UnitSums<T> some;
+          const int end = min(steps_, k + UnitSums<T>::kMostAdded);
+#pragma unroll 1  // with two at a time there are too few registers
+          for (; k < end; ++k) some.add(x_slots_[k * cells_], dy_slots_[k * cells_], centring_of);
+          add_some(some);
+        }
+      };
+      if constexpr (kMidway) {
+        const bool whole = tile_.group == 1 || span_.split == kUnit<T>;
+        const Centring second = whole ? before : behind;
+        add_all(
+            [&](int i) { return i < kHalf ? before : second; },
+            [&](const UnitSums<T>& some) {
+              const auto [dy, dy_t] = some.halves();
+              sums[0].add(whole ? Sums{dy[0] + dy[1], dy_t[0] + dy_t[1]} : Sums{dy[0], dy_t[0]});
+              sums[1].add({dy[1], dy_t[1]});
+            });
+      } else {
+        add_all([&](int i) { return i < span_.split ? before : behind; },
+                [&](const UnitSums<T>& some) {
+                  sums[0].add(some.total(span_.split, true));
+                  sums[1].add(some.total(span_.split, false));
+                });
+      }
+    }
+    left_[threadIdx.x] = sums[0];
     __syncthreads();
+    if (straddles()) {
+      // The channel behind the border is the one that the next unit starts in.
+      if (steps_ > 0 && span_.split < span_.count) left_[threadIdx.x + 1].add(sums[1]);
+      __syncthreads();
+    }
   }
 
-  const int warp = threadIdx.x / 32, warps = tile.threads / 32, lane = threadIdx.x % 32;
-  if (!alone) {
-    cluster_wait();
-    for (int i = warp; i < channels; i += warps) {
-      const Sums total = channel_sum<T>(left, tile, problem.length, i);
-      if (lane < tile.blocks) {
-        Sums* place = inbox + rank * channels + i;
+  // A channel's share of what the threads left: of the units that start in it. For each of its
+  // sharers.
+  __device__ Sums channel_sum(int channel) const {
+    int first = 0, units = tile_.width;
+    uint32_t inverse = 0;
+    if (tile_.group > 1) {
+      const int length = static_cast<int>(problem_.length), begin = channel * length;
+      first = (begin + kUnit<T> - 1) / kUnit<T>;
+      units = (begin + length - 1) / kUnit<T> + 1 - first;
+      inverse = (1 << 24) / units + 1;
+    }
+    Sums sums;
+    for (int i = threadIdx.x % tile_.sharers; i < units * tile_.lines; i += tile_.sharers) {
+      const int line = i * inverse >> 24;
+      sums.add(left_[tile_.group == 1 ? i : line * tile_.width + first + i - line * units]);
+    }
+    return share_sum(sums);
+  }
+  __device__ Sums share_sum(Sums sums) const {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      if (mask >= tile_.sharers) continue;
+      sums.dy += __shfl_xor_sync(~0u, sums.dy, mask);
+      sums.dy_t += __shfl_xor_sync(~0u, sums.dy_t, mask);
+    }
+    return sums;
+  }
+  // body(channel, there) by the sharers of each channel; all lanes of a warp come.
+  template <class Body>
+  __device__ void for_channels(const Body& body) const {
+    const int at_once = tile_.threads / tile_.sharers;
+    for (int first = 0; first < channels_; first += at_once) {
+      const int i = first + static_cast<int>(threadIdx.x) / tile_.sharers;
+      body(min(i, channels_ - 1), i < channels_);
+    }
+  }
+
+  // From left_ to results_; whether a channel of the group needs float64.
+  __device__ bool exchange() const {
+    const int lane = static_cast<int>(threadIdx.x) % tile_.sharers;
+    if (!alone_) {
+      Barrier& arrived = in_shared<Barrier>();
+      cluster_wait();
+      for_channels([&](int i, bool there) {
+        const Sums total = channel_sum(i);
+        if (!there || lane >= tile_.blocks) return;
+        Sums* place = inbox_ + rank_ * channels_ + i;
         send(remote_address(&place->dy, lane), total.dy, remote_address(&arrived, lane));
         send(remote_address(&place->dy_t, lane), total.dy_t, remote_address(&arrived, lane));
-      }
+      });
+      wait(&arrived, 0);
     }
-    wait(&arrived, 0);
+    bool wide = false;
+    for_channels([&](int i, bool there) {
+      const Sums total =
+          alone_ ? channel_sum(i)
+                 : share_sum(lane < tile_.blocks ? inbox_[lane * channels_ + i] : Sums{});
+      if (!there || lane != 0) return;
+      results_[i] = {finish_channel(problem_, factors_[i], total), total};
+      wide = wide || results_[i].channel.wide;
+    });
+    return __syncthreads_or(wide);
   }
-  bool wide = false;
-  for (int i = warp; i < channels; i += warps) {
-    const Sums total = alone ? channel_sum<T>(left, tile, problem.length, i)
-                             : warp_sum(lane < tile.blocks ? inbox[lane * channels + i] : Sums{});
-    if (lane == 0) {
-      results[i] = {finish_channel(problem, factors[i], total), total};
-      wide = wide || results[i].channel.wide;
-    }
-  }
-  wide = __syncthreads_or(wide);
 
-  if (steps > 0) {
-    const DxScalars before = results[span.first].channel.scalars;
-    const DxScalars behind = results[min(span.first + 1, channels - 1)].channel.scalars;
-    Way<char> dx(static_cast<T*>(buffers.dx), problem.dx, tile, c, span, first);
+  __device__ void write_dx(bool wide) const {
+    const DxScalars before = results_[span_.first].channel.scalars;
+    const DxScalars behind = results_[next_channel()].channel.scalars;
+    const DxScalars second = kMidway && span_.split == kUnit<T> ? before : behind;
+    Run run = first_;
+    Way<char> dx(static_cast<T*>(buffers_.dx), problem_.dx, tile_, c_, span_, run);
     const auto dx_of = [&](const uint4& x_unit, const uint4& dy_unit) {
       float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
       unpack<T>(x_unit, x_values);
       unpack<T>(dy_unit, dy_values);
 #pragma unroll
-      for (int i = 0; i < kUnit<T>; ++i) values[i] = before.dx(x_values[i], dy_values[i]);
-      if (span.split < kUnit<T>) {
-#pragma unroll
-        for (int i = 0; i < kUnit<T>; ++i) {
-          if (i >= span.split) values[i] = behind.dx(x_values[i], dy_values[i]);
-        }
+      for (int i = 0; i < kUnit<T>; ++i) {
+        const bool first = i < (kMidway ? kHalf : span_.split);
+        values[i] = (first ? before : second).dx(x_values[i], dy_values[i]);
       }
       return pack<T>(values);
     };
-    const bool direct = span.whole && aligned.dx && !wide && !problem.frozen;
-    if (direct && paces.pieces == 0) {
-#pragma unroll kUnroll
-      for (int k = 0; k < steps; ++k) {
-        *reinterpret_cast<uint4*>(dx.at) = dx_of(x_slots[k * cells], dy_slots[k * cells]);
-        dx.advance(paces.dx, false);
-      }
-    } else {
-      run = first;
+    const bool direct = span_.whole && aligned_.dx && !wide && !problem_.frozen;
+    if (direct && paces_.pieces == 0) {
 #pragma unroll 1
-      for (int k = 0; k < steps; ++k) {
-        const uint4 unit =
-            dx_of(problem.frozen ? uint4{} : x_slots[k * cells], dy_slots[k * cells]);
-        if (direct) {
-          *reinterpret_cast<uint4*>(dx.at) = unit;
-        } else {
-          x_slots[k * cells] = unit;
-          store_elements(reinterpret_cast<T*>(dx.at),
-                         reinterpret_cast<const T*>(x_slots + k * cells), results, problem.dx, span,
-                         run.is_last(tile) ? span.count : kUnit<T>);
-        }
-        dx.advance(paces.dx, run.advance(paces, tile));
+      for (int k = 0; k < steps_; ++k) {
+        *reinterpret_cast<uint4*>(dx.at) = dx_of(x_slots_[k * cells_], dy_slots_[k * cells_]);
+        dx.advance(paces_.dx, false);
       }
+      return;
+    }
+#pragma unroll 1
+    for (int k = 0; k < steps_; ++k) {
+      const uint4 unit =
+          dx_of(problem_.frozen ? uint4{} : x_slots_[k * cells_], dy_slots_[k * cells_]);
+      if (direct) {
+        *reinterpret_cast<uint4*>(dx.at) = unit;
+      } else {
+        x_slots_[k * cells_] = unit;
+        store_elements(reinterpret_cast<T*>(dx.at),
+                       reinterpret_cast<const T*>(x_slots_ + k * cells_), results_, problem_.dx,
+                       span_, run.is_last(tile_) ? span_.count : kUnit<T>);
+      }
+      dx.advance(paces_.dx, run.advance(paces_, tile_));
     }
   }
-  if (rank != 0) return;
-  for (int i = threadIdx.x; i < channels; i += tile.threads) {
-    const auto& [channel, sums] = results[i];
-    if (!channel.wide) store_sums(problem, buffers, c + i, factors[i], sums);
+
+  __device__ void write_sums(bool wide) const {
+    for (int i = threadIdx.x; i < channels_; i += tile_.threads) {
+      const auto& [channel, sums] = results_[i];
+      if (!channel.wide) store_sums(problem_, buffers_, c_ + i, factors_[i], sums);
+    }
+    if (!wide) return;
+    const Crew crew = {static_cast<int>(threadIdx.x), tile_.threads, 0};
+    for (int i = 0; i < channels_; ++i) {
+      if (results_[i].channel.wide) wide_channel<T>(problem_, buffers_, c_ + i, crew, left_);
+    }
   }
-  if (!wide) return;
-  const Crew crew = {static_cast<int>(threadIdx.x), tile.threads, 0};
-  for (int i = 0; i < channels; ++i) {
-    if (results[i].channel.wide) wide_channel<T>(problem, buffers, c + i, crew, left);
-  }
+
+  const ChannelsProblem& problem_;
+  const Buffers& buffers_;
+  const Tile& tile_;
+  const Paces& paces_;
+  const Aligned& aligned_;
+  const int cells_;
+  uint4 *const x_slots_, *const dy_slots_;  // of this thread
+  Sums *const left_, *const inbox_;         // of the threads; blocks x channels
+  Result* const results_;
+  Factors* const factors_;
+  const bool alone_;
+  const int rank_;
+  const int64_t c_;     // the group's first channel
+  const int channels_;  // of the group
+  Span span_;
+  Run first_;
+  int steps_ = 0;
+};
+
+template <class T, bool kMidway>
+__global__ void __launch_bounds__(kMostThreads, 4)
+    cluster_kernel(const __grid_constant__ ChannelsProblem problem,
+                   const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
+                   const __grid_constant__ Paces paces, const __grid_constant__ Aligned aligned) {
+#if NORMGRAD_HOPPER
+  GroupWork<T, kMidway>(problem, buffers, tile, paces, aligned).run();
 #endif
 }
 
@@ -369,8 +452,11 @@ Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, vo
   launch.shared = shared_bytes(tile);
   launch.cluster = static_cast<unsigned>(tile.blocks);
   return with_type(problem.dtype, [&](auto type) {
-    return launch_kernel(&cluster_kernel<decltype(type)>, launch, stream, problem, buffers, tile,
-                         paces_of(problem, tile), alignment_of(problem, buffers, tile));
+    using T = decltype(type);
+    const bool midway = tile.group == 1 || problem.length % (kUnit<T> / 2) == 0;
+    return launch_kernel(midway ? &cluster_kernel<T, true> : &cluster_kernel<T, false>, launch,
+                         stream, problem, buffers, tile, paces_of(problem, tile),
+                         alignment_of(problem, buffers, tile));
   });
 }
 

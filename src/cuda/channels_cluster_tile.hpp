@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
@@ -26,6 +27,7 @@ struct Tile {
   int steps;    // pieces of a thread, at most
   int threads;  // lines * width and what lacks to whole warps
   int runs;     // samples * pieces
+  int sharers;  // threads that add up what all have of a channel: all channels of a group at once
   double inverse_count;
   // Quotients of the small numbers that threads divide by these: n * inverse >> 24.
   uint32_t inverse_width, inverse_pieces, inverse_length;
@@ -50,14 +52,18 @@ inline Tile tile_of(const ChannelsProblem& problem, int64_t group, int blocks, i
   const int64_t width = ceil(units, pieces);
   const int64_t lines = std::clamp<int64_t>(Tile::kMostThreads / width, 1, ceil(runs, blocks));
   const int64_t steps = ceil(runs, lines * blocks);
+  const int64_t threads = ceil(lines * width, 32) * 32;
+  const auto share = static_cast<uint64_t>(std::max<int64_t>(threads / group, 1));
+  const int sharers = std::clamp(static_cast<int>(std::bit_floor(share)), blocks, 32);
   const Tile tile = {blocks,
                      static_cast<int>(group),
                      static_cast<int>(pieces),
                      static_cast<int>(width),
                      static_cast<int>(lines),
                      static_cast<int>(steps),
-                     static_cast<int>(ceil(lines * width, 32) * 32),
+                     static_cast<int>(threads),
                      static_cast<int>(runs),
+                     sharers,
                      1 / static_cast<double>(problem.samples * problem.length),
                      inverse_of(width),
                      inverse_of(pieces),

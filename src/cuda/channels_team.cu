@@ -78,6 +78,12 @@ __device__ Sums exchange_in_cluster(const Part<T, kBulk>& part, int round, const
   return warp_sum(lane < blocks ? inbox[lane] : Sums{});
 }
 
+// Out of line: where there are more registers for it, 32x256x3136 bf16 takes 51 us instead of 49.
+__device__ __noinline__ void store_apart(const ChannelsProblem& problem, const Buffers& buffers,
+                                         int64_t c, const Factors& factors, const Sums& sums) {
+  store_sums(problem, buffers, c, factors, sums);
+}
+
 // The sums of one round: from the warps to the team, from the team to the warps.
 template <class T, bool kBulk>
 __device__ void carry(const Part<T, kBulk>& part, int round, Givens& givens, Sums* exchange) {
@@ -103,7 +109,7 @@ __device__ void carry(const Part<T, kBulk>& part, int round, Givens& givens, Sum
   const Finished channel = finish_channel(part.problem, factors, sums);
   board.channel[place] = channel;
   arrive(&board.known[place]);
-  if (part.rank() == 0 && !channel.wide) store_sums(part.problem, part.buffers, c, factors, sums);
+  if (part.rank() == 0 && !channel.wide) store_apart(part.problem, part.buffers, c, factors, sums);
 }
 
 template <class T, bool kBulk>

@@ -82,6 +82,7 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   launch.one_phase = !plain && geometry.lanes == 32 && problem.lead_rank == 1 &&
                      keeps_phase(kRowX) && keeps_phase(kRowDy) &&
                      (!problem.has_dx || keeps_phase(kRowDx));
+  launch.one_line = launch.one_phase && keeps_lines(problem, geometry);
   for (const RowTensor tensor : {kRowX, kRowDy}) {
     launch.piece_stride[tensor] = launch.row_stride * launch.strides[tensor] * (16 / unit);
   }

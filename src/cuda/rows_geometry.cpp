@@ -16,7 +16,8 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   constexpr int kParts[] = {132, 66, 30, 15, 7};
   const int64_t steps = divide_up(problem.rows, g.step_rows());
   const int64_t most_rows = static_cast<int64_t>(kChunkRows) * kMostChunks;
-  const int64_t resident = kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
+  const int64_t resident =
+      keeps_lines(problem, g) ? 128 : kParts[std::countr_zero(static_cast<unsigned>(g.cluster))];
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
   g.chunked = divide_up(steps, g.parts) * g.turns > kChunkRows + kMostChunks;
@@ -24,6 +25,11 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
 }
 
 }  // namespace
+
+bool keeps_lines(const RowsProblem& problem, const RowsGeometry& geometry) {
+  return problem.dtype == DType::kF32 && problem.cols % 4 != 0 && geometry.cluster == 1 &&
+         geometry.warps > 2;
+}
 
 RowsGeometry geometry_of(const RowsProblem& problem) {
   const int unit = unit_of(problem.dtype);
@@ -77,7 +83,10 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
 int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool plain) {
   const auto size = static_cast<int64_t>(size_of(problem.dtype));
   const int64_t bytes = std::min<int64_t>(problem.cols * size, geometry.block_units * 16);
-  return static_cast<int>(plain ? bytes : divide_up(bytes, 16) * 16 + 32);
+  if (plain) return static_cast<int>(bytes);
+  const int64_t pieces = divide_up(bytes, 16) * 16 + 32;
+  return static_cast<int>(keeps_lines(problem, geometry) ? divide_up(pieces + 112, 128) * 128
+                                                         : pieces);
 }
 
 RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain) {

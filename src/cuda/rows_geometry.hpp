@@ -94,6 +94,11 @@ inline constexpr int kMostChunks = 10;
 // A row too long for any number of blocks has a `cluster` above kMaxCluster, and nothing else.
 RowsGeometry geometry_of(const RowsProblem& problem);
 
+// fp32 rows of odd lengths: a crew's lie in the same place of a cache line if they are 128 apart,
+// and stages have room for them to keep it. (16-bit rows are bound by instructions, and lose by
+// it.)
+bool keeps_lines(const RowsProblem& problem, const RowsGeometry& geometry);
+
 // Bytes of a row of one tensor in a stage. plain: rows start at multiples of 16 bytes and have
 // whole units; others keep the phase of their address.
 int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool plain);

@@ -42,6 +42,7 @@ class RowsWork {
   __device__ void run(int part) {
     int64_t first =
         (static_cast<int64_t>(part) * launch_.geometry.crews + team_.crew) * launch_.stage_rows;
+    if (kPhased) ring_.align(first);
     FirstStats stats;
     if (describes_) stats = ring_.ask_stats(first);
     const auto gamma = gamma_.ask(launch_, columns_.first, columns_.count);

@@ -21,6 +21,7 @@ struct RowsLaunch {
   int64_t ring_stride = 0;  // and after all stages
   int64_t dx_stride = 0;    // the first of them in dx, in elements
   bool one_phase = false;   // not plain, but all rows of a crew of one tensor have the same phase
+  bool one_line = false;    // and mostly the same place in a cache line
   bool in_pieces = false;   // of x and dy, one for each stage: plain, and packed or single rows
   const char *low[2] = {}, *high[2] = {};  // the first byte of x and of dy, and behind the last
   int64_t piece_stride[2] = {};            // bytes from one of a crew to its next, of x and of dy

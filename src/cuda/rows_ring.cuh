@@ -27,6 +27,14 @@ class RowsRing {
         row_bytes_(columns * static_cast<int>(sizeof(T))),
         lane_(team.lane) {}
 
+  // Before anything else: rows come to the place in a cache line that the first one of x has in
+  // memory, mostly that of all. Copies that shift lines are slower: RMSNorm fp32 8192x4095 112.2
+  // us, not 109.
+  __device__ void align(int64_t first) {
+    if (!launch_.one_line) return;
+    rows_at_ += reinterpret_cast<uintptr_t>(data(kRowX, offset(kRowX, first))) % 128 / 16 * 16;
+  }
+
   // A stage in use.
   struct Stage {
     uint32_t turn = 0;  // twice its index, and the parity of its barrier's phase
@@ -280,7 +288,8 @@ class RowsRing {
   Barrier* const full_;
   RowsSource& source_;
   char* const memory_;
-  const int rows_at_, scales_at_, places_at_;
+  int rows_at_;
+  const int scales_at_, places_at_;
   const int column_;          // the first one of this block
   const uint32_t row_bytes_;  // of this block's part
   const int lane_;

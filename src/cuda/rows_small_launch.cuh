@@ -41,7 +41,7 @@ struct SmallLaunch {
   const void* gamma;  // null: ones
   double per_col;
   void* dx;          // null: not wanted
-  bool is_only_row;  // then its blocks have dgamma and dbeta, too
+  bool is_only_row;  // then the threads that have it make dgamma and dbeta, too
   SmallOutput outputs[2];
   double* mean_squares;  // of the rows, where no statistics are given,
   float* scales;         // and r

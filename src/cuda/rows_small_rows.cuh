@@ -26,6 +26,43 @@ struct GammaInMemory {
   }
 };
 
+// Where float32 may not serve the row: looks closer, as RowsWork's examine. All threads of the
+// team's warps come. By its own means, from memory: what the others have in registers stays there,
+// and the code is out of their way.
+template <class T, bool kRms, class AnyTeam>
+__device__ __noinline__ void write_with_care(const SmallLaunch& launch, const RowsLaunch& rest,
+                                             AnyTeam team, int row_index, bool there, bool fine,
+                                             RowScalars scalars, double2 sums) {
+  const bool needs = !fine && !is_served<kRms>(launch, scalars, sums);
+  const bool zero =
+      (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
+  const WideRow<T, kColumnsPerThread / kUnit<T>> row(rest, team, row_index);
+  bool any = false;
+  row.for_columns([&](int c) { any |= widen(row.dy[c]) != 0; });
+  const bool gradient = team.any(any);
+  const bool wide = needs && (gradient || !zero);
+  const GammaInMemory gamma = {
+      rest, static_cast<int>(team.rank) * launch.geometry.block_units * kUnit<T>};
+  const RowStats stats = load_stats<false>(rest, row_index);
+  const WideScalars exact = wide_scalars(rest, team, gamma, row, stats, wide);
+  if (!there) return;
+  if (launch.is_only_row) {  // first, since dx may lie on x or dy
+    row.for_columns([&](int c) {
+      const float x = widen(row.x[c]), dy = widen(row.dy[c]);
+      launch.outputs[0].store(gamma.first + c, wide ? dy * exact.normalizer.x_hat(x)
+                                                    : dy * scalars.scale * (x - scalars.mean));
+      launch.outputs[1].store(gamma.first + c, dy);
+    });
+  }
+  if (launch.dx == nullptr) return;
+  if (wide) return write_wide_dx(row, gamma, exact);
+  row.for_columns([&](int c) {
+    const float x = widen(row.x[c]), scaled_dy = widen(row.dy[c]) * scalars.scale;
+    const float dx = scalars.dx(scaled_dy, gamma[c], x - scalars.mean);
+    row.dx[c] = narrow<T>(dx * scalars.factor);
+  });
+}
+
 // The formulas of rows_kernel.cuh without a loop, the sums in the same order.
 template <class T, bool kRms, SmallForm kForm, bool kShort>
 class SmallRows {
@@ -81,10 +118,9 @@ class SmallRows {
     RowScalars scalars;
     const bool fine = make_scalars<kRms>(launch_, scales, sums, scalars) || !there_;
     if (__builtin_expect(kShort ? __any_sync(~0u, !fine) : !fine, 0)) {
-      return write_with_care(launch_, rest_, team_, row_, there_, fine, scalars, sums);
+      return write_with_care<T, kRms>(launch_, rest_, team_, row_, there_, fine, scalars, sums);
     }
     if (there_ && launch_.dx != nullptr) store_dx(scalars, gamma);
-    if (there_ && launch_.is_only_row) store_outputs(scalars);
   }
 
   // For the columns, which need them: nobody gave any statistics.
@@ -211,66 +247,6 @@ class SmallRows {
         }
       }
     }
-  }
-
-  // Of the only row.
-  __device__ void store_outputs(const RowScalars& scalars) const {
-#pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
-      float terms[kE], dy[kE];
-      widen_unit(j, scalars.mean, terms, dy);
-#pragma unroll
-      for (int e = 0; e < kE; ++e) terms[e] = dy[e] * scalars.scale * terms[e];
-      store_output(launch_.outputs[0], j, terms);
-      if constexpr (!kRms) store_output(launch_.outputs[1], j, dy);
-    }
-  }
-  __device__ void store_output(const SmallOutput& output, int j, const float (&values)[kE]) const {
-    if (kForm != SmallForm::kAny && output.data != nullptr && output.in_units) {
-      if (column(j) < end_) static_cast<uint4*>(output.data)[column(j) / kE] = pack<T>(values);
-      return;
-    }
-#pragma unroll
-    for (int e = 0; e < kE; ++e) {
-      if (column(j) + e < end_) output.store(column(j) + e, values[e]);
-    }
-  }
-
-  // Where float32 may not serve the row: looks closer, as RowsWork's examine. All threads of the
-  // team's warps come. By its own means, from memory: what the others have in registers stays
-  // there, and the code is out of their way.
-  __device__ __noinline__ static void write_with_care(const SmallLaunch& launch,
-                                                      const RowsLaunch& rest, Team<kShort> team,
-                                                      int row_index, bool there, bool fine,
-                                                      RowScalars scalars, double2 sums) {
-    const bool needs = !fine && !is_served<kRms>(launch, scalars, sums);
-    const bool zero =
-        (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
-    const WideRow<T, kUnits> row(rest, team, row_index);
-    bool any = false;
-    row.for_columns([&](int c) { any |= widen(row.dy[c]) != 0; });
-    const bool gradient = team.any(any);
-    const bool wide = needs && (gradient || !zero);
-    const GammaInMemory gamma = {rest,
-                                 static_cast<int>(team.rank) * launch.geometry.block_units * kE};
-    const RowStats stats = load_stats<false>(rest, row_index);
-    const WideScalars exact = wide_scalars(rest, team, gamma, row, stats, wide);
-    if (!there) return;
-    if (launch.is_only_row) {  // first, since dx may lie on x or dy
-      row.for_columns([&](int c) {
-        const float x = widen(row.x[c]), dy = widen(row.dy[c]);
-        launch.outputs[0].store(gamma.first + c, wide ? dy * exact.normalizer.x_hat(x)
-                                                      : dy * scalars.scale * (x - scalars.mean));
-        launch.outputs[1].store(gamma.first + c, dy);
-      });
-    }
-    if (launch.dx == nullptr) return;
-    if (wide) return write_wide_dx(row, gamma, exact);
-    row.for_columns([&](int c) {
-      const float x = widen(row.x[c]), scaled_dy = widen(row.dy[c]) * scalars.scale;
-      const float dx = scalars.dx(scaled_dy, gamma[c], x - scalars.mean);
-      row.dx[c] = narrow<T>(dx * scalars.factor);
-    });
   }
 
   const SmallLaunch& launch_;

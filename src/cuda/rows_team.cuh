@@ -6,6 +6,33 @@
 
 namespace normgrad::cuda {
 
+// Two sums over a warp: half of it adds up the first, the other half the second.
+__device__ inline double sum_by_halves(double2 value, int lane) {
+  const bool second = lane >= 16;
+  const double other = __shfl_xor_sync(~0u, second ? value.x : value.y, 16);
+  double half = (second ? value.y : value.x) + other;
+#pragma unroll
+  for (int mask = 8; mask > 0; mask /= 2) half += __shfl_xor_sync(~0u, half, mask);
+  return half;
+}
+
+// Every thread reads all of a team's terms, which takes less time than to share the work. Four at a
+// time, which needs fewer registers than anything else here.
+__device__ inline double2 add_four(const RowSums* terms) {
+  const auto* four = reinterpret_cast<const double2*>(terms);
+  return {(four[0].x + four[1].x) + (four[2].x + four[3].x),
+          (four[0].y + four[1].y) + (four[2].y + four[3].y)};
+}
+__device__ inline double2 add_up(const RowSums* terms, int count) {
+  double2 total = add_four(terms);
+#pragma unroll 1
+  for (int i = 4; i < count; i += 4) {
+    const double2 four = add_four(terms + i);
+    total = {total.x + four.x, total.y + four.y};
+  }
+  return total;
+}
+
 // kShort: several of them in a warp.
 template <bool kShort>
 struct Team {
@@ -64,19 +91,14 @@ struct Team {
   // over blocks.
   __device__ double2 sum(double2 value) {
     if constexpr (kShort) return short_sum(value);
-    // Half a warp adds up the first, the other half the second.
-    const bool second = lane >= 16;
-    const double other = __shfl_xor_sync(~0u, second ? value.x : value.y, 16);
-    double half = (second ? value.y : value.x) + other;
-#pragma unroll
-    for (int mask = 8; mask > 0; mask /= 2) half += __shfl_xor_sync(~0u, half, mask);
+    const double half = sum_by_halves(value, lane);
     double2 total;
     if (warps == 1) {
       total = {__shfl_sync(~0u, half, 0), __shfl_sync(~0u, half, 16)};
     } else {
       // Two in turn: nobody waits for the last readers.
       RowSums* own = &shared.sums[sums % 2][crew * slots_];
-      if (lane % 16 == 0) (second ? own[role].second : own[role].first) = half;
+      if (lane % 16 == 0) (lane >= 16 ? own[role].second : own[role].first) = half;
       sync_some(1 + crew, warps * 32);
       total = add_up(own, slots_);
     }
@@ -109,23 +131,6 @@ struct Team {
       value.y += __shfl_xor_sync(~0u, value.y, mask);
     }
     return value;
-  }
-
-  // Every thread reads them all, which takes less time than to share the work. Four at a time,
-  // which needs fewer registers than anything else here.
-  __device__ static double2 add_up(const RowSums* terms, int count) {
-    double2 total = add_four(terms);
-#pragma unroll 1
-    for (int i = 4; i < count; i += 4) {
-      const double2 four = add_four(terms + i);
-      total = {total.x + four.x, total.y + four.y};
-    }
-    return total;
-  }
-  __device__ static double2 add_four(const RowSums* terms) {
-    const auto* four = reinterpret_cast<const double2*>(terms);
-    return {(four[0].x + four[1].x) + (four[2].x + four[3].x),
-            (four[0].y + four[1].y) + (four[2].y + four[3].y)};
   }
 
   // Each block sends its sums to all; 16 bytes from each end a phase.

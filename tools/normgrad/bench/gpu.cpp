@@ -95,7 +95,7 @@ std::vector<double> Gpu::replay(int samples, const Queue& queue) {
 }
 
 BenchResult Gpu::run(const BenchCase& description) {
-  const Trial trial(description);
+  const Trial trial(description, /*saved_rstd=*/true);
   BenchResult result;
   result.description = description;
   result.minimal_bytes = trial.minimal_bytes();

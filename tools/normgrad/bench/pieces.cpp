@@ -24,13 +24,15 @@ Piece cut(Call call, Buffers buffers, int64_t begin, int64_t end) {
   advance(buffers.x, begin * cols, call.x.dtype);
   advance(buffers.dy, begin * cols, call.dy.dtype);
   advance(buffers.dx, begin * cols, call.dx->dtype);
+  const auto cut_statistic = [&](Tensor& tensor, const void*& data) {
+    tensor.shape = {end - begin};
+    advance(data, begin, tensor.dtype);
+  };
   if constexpr (std::is_same_v<Call, LayerNormBackward>) {
-    call.spread.shape = {end - begin};
-    advance(buffers.spread, begin, call.spread.dtype);
-    if (call.mean) {
-      call.mean->shape = {end - begin};
-      advance(buffers.mean, begin, call.mean->dtype);
-    }
+    cut_statistic(call.spread, buffers.spread);
+    if (call.mean) cut_statistic(*call.mean, buffers.mean);
+  } else if (call.spread) {
+    cut_statistic(*call.spread, buffers.spread);
   }
   return {begin, end, call, buffers};
 }

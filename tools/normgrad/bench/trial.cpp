@@ -22,12 +22,15 @@ using reference::Call;
 // Primes, so that neither rows nor the pairs of x and dy repeat.
 constexpr int64_t kPeriodX = 65521, kPeriodDy = 65519;
 
-Call call_of(const BenchCase& each) {
+Call call_of(const BenchCase& each, bool saved_rstd) {
   const std::vector<int64_t>& extents = each.shape.extents;
-  if (each.shape.layout != BenchLayout::kChannelsLast) {
-    return make_call(each.shape.op, extents, each.dtype);
+  if (each.shape.layout == BenchLayout::kChannelsLast) {
+    return make_call(each.shape.op, {extents[0], extents[2], extents[1]}, each.dtype, 2);
   }
-  return make_call(each.shape.op, {extents[0], extents[2], extents[1]}, each.dtype, 2);
+  Call call = make_call(each.shape.op, extents, each.dtype);
+  auto* const rms_norm = std::get_if<RmsNormBackward>(&call);
+  if (rms_norm && saved_rstd) rms_norm->spread = Tensor{DType::kF32, {extents[0]}};
+  return call;
 }
 
 // center + width * normal, again and again after `period` values.
@@ -105,17 +108,21 @@ void spoil(const std::optional<Tensor>& tensor, void* data) {
 
 }  // namespace
 
-Trial::Trial(const BenchCase& description) : call_(call_of(description)), operands_(call_) {
+Trial::Trial(const BenchCase& description, bool saved_rstd)
+    : call_(call_of(description, saved_rstd)), operands_(call_) {
   const Operands operands = operands_of(call_);
   const bool layer_norm = description.shape.op == Op::kLayerNorm;
   fill(operands.x, buffers().x, kPeriodX, layer_norm ? 0 : 0.5, layer_norm ? 1 : 2);
   fill(operands.dy, buffers().dy, kPeriodDy, 0.1, 1);
   fill(operands.gamma, buffers().gamma, kPeriodX, 1, 0.1);
   if (layer_norm) fill(operands.spread, buffers().spread, kPeriodDy, 2, 0.2);
+  if (saved_rstd && description.shape.op == Op::kRmsNorm) {
+    fill(operands.spread, buffers().spread, kPeriodDy, 0.5, 0.05);
+  }
   if (description.shape.op == Op::kBatchNorm) fill_statistics(call_, buffers());
 
-  if (description.shape.layout == BenchLayout::kChannelsLast) {
-    const Plan plan(std::get<BatchNormBackward>(call_));
+  if (saved_rstd || description.shape.layout == BenchLayout::kChannelsLast) {
+    const Plan plan = std::visit([](const auto& call) { return Plan(call); }, call_);
     const size_t size = plan.workspace_size();
     run_ = [plan, size, workspace = allocate(size), pointers = buffers()] {
       plan.run(pointers, workspace.get(), size);

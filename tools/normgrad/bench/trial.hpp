@@ -1,8 +1,8 @@
 // One case of `normgrad bench` with its memory: inputs, outputs, and the call held ready.
 //
 // LayerNorm, RMSNorm and BatchNorm along the length go through the InfiniOP C API; BatchNorm along
-// the channels, a layout that InfiniOP does not have, through the C++ API. All memory comes from
-// infinirtMalloc: it is what programs get.
+// the channels and an RMSNorm that is given rstd, which InfiniOP does not have, through the C++
+// API. All memory comes from infinirtMalloc: it is what programs get.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class Trial {
  public:
   // Fills the inputs with random values, which repeat after about 65 thousand so that gigabytes are
   // there in a moment. The statistics of a BatchNorm are those of x; a LayerNorm gets x_hat.
-  explicit Trial(const BenchCase& description);
+  // saved_rstd: an RMSNorm gets rstd, as after a forward pass that saved it.
+  explicit Trial(const BenchCase& description, bool saved_rstd = false);
 
   const reference::Call& call() const { return call_; }
   const Buffers& buffers() const { return operands_.buffers(); }

@@ -115,6 +115,12 @@ __device__ inline void copy_async(SharedAddress to, const void* from) {
                "l"(__cvta_generic_to_global(from))
                : "memory");
 }
+// The same, of a cache line of which the rest is wanted soon.
+__device__ inline void copy_line_async(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
 __device__ inline void copy_word_async(SharedAddress to, const void* from) {  // 4 bytes
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to),
                "l"(__cvta_generic_to_global(from))

@@ -99,6 +99,7 @@ Unit load_last(const Unit* from) {
   return *from;
 }
 inline void copy_async(SharedAddress to, const void* from) { std::memcpy(to, from, 16); }
+inline void copy_line_async(SharedAddress to, const void* from) { copy_async(to, from); }
 inline void copy_word_async(SharedAddress to, const void* from) { std::memcpy(to, from, 4); }
 inline void wait_for_copies() {}
 

@@ -1,8 +1,8 @@
 // BatchNorm backward along the length, channels of up to 1.6 MB of x and dy: a block or a cluster
 // takes a channel or a few small ones, keeps x and dy of all samples in shared memory between the
 // sums and dx, and ends. Formulas as in channels_two_pass.cu; 3 elements moved per element, the
-// least there is. On an H200, beside a copy of as many bytes: 32x1024x196 bf16 17.2 us (11.6), fp32
-// 25.6 (19.8); 32x2048x49 bf16 12.3 (7.7), fp32 15.5 (11.7).
+// least there is. On an H200, beside a copy of as many bytes: 32x1024x196 bf16 16.7 us (11.6), fp32
+// 24.0 (19.8); 32x2048x49 bf16 12.3 (7.7), fp32 15.5 (11.7).
 //
 // Small channels are taken in groups that follow each other in memory, so that each sample has one
 // run of at least 512 bytes of them. A thread keeps one unit of 16 bytes of a run and takes its
@@ -19,6 +19,7 @@
 #include "cuda/channel_walk.cuh"
 #include "cuda/channels.hpp"
 #include "cuda/channels_cluster_tile.hpp"
+#include "cuda/device.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
 
@@ -71,6 +72,22 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers, con
   };
   return {aligned(buffers.x, problem.x), aligned(buffers.dy, problem.dy),
           aligned(buffers.dx, problem.dx)};
+}
+
+// The first blocks of a multiprocessor begin one after the other, each about when the data of the
+// one before it are there: at once, all would load, then all compute, while memory idles, then all
+// store. 32x1024x196 bf16 17.1 to 16.7 us, fp32 25.0 to 24.0; 64x1024x196 bf16 31.8 to 28.1. Two
+// blocks to a multiprocessor are too few for it: 32x2048x49 bf16 12.3 to 12.8.
+struct Start {
+  int at_once;  // blocks
+  int cycles;   // until the next begin
+};
+Start start_of(const Tile& tile, unsigned blocks) {
+  constexpr int kBytesPerCycle = 16;  // that come to a multiprocessor if all load
+  const int at_once = multiprocessors();
+  const bool four = at_once > 0 && blocks > 3u * static_cast<unsigned>(at_once) &&
+                    tile.data_bytes() <= Tile::kQuarter;
+  return {at_once, four ? static_cast<int>(tile.data_bytes()) / kBytesPerCycle : 0};
 }
 
 // A thread's unit of a run: its elements up to `split` are of one channel, the others of the next.
@@ -183,11 +200,12 @@ class GroupWork {
     }
   }
 
-  __device__ void run() const {
+  __device__ void run(const Start& start) const {
     // Before the data, behind which it would have to queue.
     Given given = {};
     if (threadIdx.x < channels_) given = load_given(problem_, buffers_, c_ + threadIdx.x);
     if (!alone_) prepare_cluster();
+    if (start.cycles > 0) wait_for_turn(start);
     fetch();
     for (int i = threadIdx.x; i < channels_; i += tile_.threads) {
       factors_[i] =
@@ -217,6 +235,11 @@ class GroupWork {
       arrive(&arrived);
     }
     cluster_arrive();
+  }
+
+  __device__ void wait_for_turn(const Start& start) const {
+    const uint32_t turn = blockIdx.x / start.at_once;
+    if (turn < 4) wait_cycles(turn * start.cycles);
   }
 
   // This thread's units; nobody else reads them.
@@ -444,9 +467,10 @@ template <class T, bool kMidway>
 __global__ void __launch_bounds__(kMostThreads, 4)
     cluster_kernel(const __grid_constant__ ChannelsProblem problem,
                    const __grid_constant__ Buffers buffers, const __grid_constant__ Tile tile,
-                   const __grid_constant__ Paces paces, const __grid_constant__ Aligned aligned) {
+                   const __grid_constant__ Paces paces, const __grid_constant__ Aligned aligned,
+                   const __grid_constant__ Start start) {
 #if NORMGRAD_HOPPER
-  GroupWork<T, kMidway>(problem, buffers, tile, paces, aligned).run();
+  GroupWork<T, kMidway>(problem, buffers, tile, paces, aligned).run(start);
 #endif
 }
 
@@ -462,7 +486,7 @@ Status launch_cluster(const ChannelsProblem& problem, const Buffers& buffers, vo
     const bool midway = tile.group == 1 || problem.length % (kUnit<T> / 2) == 0;
     return launch_kernel(midway ? &cluster_kernel<T, true> : &cluster_kernel<T, false>, launch,
                          stream, problem, buffers, tile, paces_of(problem, tile),
-                         alignment_of(problem, buffers, tile));
+                         alignment_of(problem, buffers, tile), start_of(tile, launch.grid.x));
   });
 }
 

@@ -31,6 +31,13 @@ __device__ inline uint32_t uniform(uint32_t value) { return __reduce_or_sync(~0u
 // A value is made before this, not after.
 __device__ inline void keep_here(float& value) { asm volatile("" : "+f"(value)); }
 
+// So many cycles of the multiprocessor go by.
+__device__ inline void wait_cycles(uint32_t cycles) {
+  const int64_t start = clock64();
+  while (clock64() - start < cycles) {
+  }
+}
+
 // An address in shared memory, of this block or of another one of the cluster.
 using SharedAddress = uint32_t;
 

@@ -93,6 +93,7 @@ inline void prefetch_bulk(const void* from, uint32_t bytes) {
     throw std::runtime_error("bulk prefetch: not a multiple of 16");
   }
 }
+inline void wait_cycles(uint32_t) {}
 inline void prefetch(const void*) {}
 template <class Unit>
 Unit load_last(const Unit* from) {

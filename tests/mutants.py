@@ -256,8 +256,6 @@ MUTANTS = [
      "return write_with_care<T, kRms>(launch_, rest_, team_, 0, true, fine, scalars, sums);", ""),
     ("cuda_only_row_loses_its_second_half", "src/cuda/rows_small_only.cuh",
      "if (halves_ == 1) return first;", "return first;"),
-    ("cuda_only_row_one_turn_of_sums", "src/cuda/rows_small_only.cuh",
-     "RowSums* terms = shared_.sums[sums_ % 2];", "RowSums* terms = shared_.sums[0];"),
     ("cuda_only_row_counts_what_is_not_there", "src/cuda/rows_small_only.cuh",
      "kRms ? (in_[j] ? tree_sum(x_[j], x_[j]) : 0) : tree_sum(g);",
      "kRms ? tree_sum(x_[j], x_[j]) : tree_sum(g);"),

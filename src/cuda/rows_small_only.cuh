@@ -1,6 +1,6 @@
-// The only row of a call, and with it dgamma and dbeta. A call is over before anything else would
-// matter than how many instructions a warp has to wait for: two warps to a block, so that each has
-// a scheduler of its own, and the shortest way from the loads to dx.
+// The only row of a call, and with it dgamma and dbeta. A call that short takes as long as its
+// instructions do, one after the other: two warps to a block, so that each has a scheduler to
+// itself, and the shortest way from the loads to dx.
 #pragma once
 
 #include <algorithm>

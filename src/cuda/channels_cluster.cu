@@ -79,15 +79,16 @@ Aligned alignment_of(const ChannelsProblem& problem, const Buffers& buffers, con
 // store. 32x1024x196 bf16 17.1 to 16.7 us, fp32 25.0 to 24.0; 64x1024x196 bf16 31.8 to 28.1. Two
 // blocks to a multiprocessor are too few for it: 32x2048x49 bf16 12.3 to 12.8.
 struct Start {
-  int at_once;  // blocks
-  int cycles;   // until the next begin
+  static constexpr unsigned kTurns = 4;  // blocks of a multiprocessor, a quarter of it each
+  int at_once;                           // blocks
+  int cycles;                            // until the next begin
 };
 Start start_of(const Tile& tile, unsigned blocks) {
   constexpr int kBytesPerCycle = 16;  // that come to a multiprocessor if all load
   const int at_once = multiprocessors();
-  const bool four = at_once > 0 && blocks > 3u * static_cast<unsigned>(at_once) &&
+  const bool full = at_once > 0 && blocks > (Start::kTurns - 1) * static_cast<unsigned>(at_once) &&
                     tile.data_bytes() <= Tile::kQuarter;
-  return {at_once, four ? static_cast<int>(tile.data_bytes()) / kBytesPerCycle : 0};
+  return {at_once, full ? static_cast<int>(tile.data_bytes()) / kBytesPerCycle : 0};
 }
 
 // A thread's unit of a run: its elements up to `split` are of one channel, the others of the next.
@@ -239,7 +240,7 @@ class GroupWork {
 
   __device__ void wait_for_turn(const Start& start) const {
     const uint32_t turn = blockIdx.x / start.at_once;
-    if (turn < 4) wait_cycles(turn * start.cycles);
+    if (turn < Start::kTurns) wait_cycles(turn * start.cycles);
   }
 
   // This thread's units; nobody else reads them.

@@ -84,18 +84,22 @@ struct Start {
   int cycles;                            // until the next begin
 };
 Start start_of(const Tile& tile, unsigned blocks) {
-  constexpr int kBytesPerCycle = 16;  // that come to a multiprocessor if all load
   const int at_once = multiprocessors();
-  const bool full = at_once > 0 && blocks > (Start::kTurns - 1) * static_cast<unsigned>(at_once) &&
-                    tile.data_bytes() <= Tile::kQuarter;
-  return {at_once, full ? static_cast<int>(tile.data_bytes()) / kBytesPerCycle : 0};
+  const auto round = static_cast<unsigned>(at_once);
+  const bool full =
+      at_once > 0 && blocks > (Start::kTurns - 1) * round && tile.data_bytes() <= Tile::kQuarter;
+  // So much comes to a multiprocessor if all load. Of clusters that begin in one round none writes
+  // until the last of their blocks has loaded: 32x128x784 fp32 19.4 to 17.3.
+  const bool once = tile.blocks > 1 && blocks <= Start::kTurns * round;
+  const int bytes_per_cycle = once ? 32 : 16;
+  return {at_once, full ? static_cast<int>(tile.data_bytes()) / bytes_per_cycle : 0};
 }
 
 // A thread's unit of a run: its elements up to `split` are of one channel, the others of the next.
 struct Span {
   int first, start;  // channel in the group, position in it
   int split, count;  // count: elements that are there, in the last piece of a run
-  bool whole;        // all are, and more may follow
+  bool whole;        // all or none of them are
 
   // Of element i from the first.
   __device__ int64_t offset(const ChannelsProblem::Strides& strides, int i) const {
@@ -109,7 +113,7 @@ __device__ Span span_of(int unit, const Tile& tile, int length, int channels) {
   const int start = begin - first * length;
   const int last = channels * length - (tile.pieces - 1) * tile.width * kUnit<T> - begin;
   return {first, start, min(length - start, kUnit<T>), max(0, min(last, kUnit<T>)),
-          last >= kUnit<T>};
+          last >= kUnit<T> || last <= 0};
 }
 
 // A thread's run, and its way through those that follow: the piece of the sample.
@@ -144,13 +148,15 @@ struct Way {
 // Units that are not whole or not aligned, element by element. (Inlined, these would cost the other
 // paths their registers.)
 template <class T>
-__device__ __noinline__ void load_elements(T* slot, const T* from,
+__device__ __noinline__ void load_elements(uint4* slot, const T* from,
                                            const ChannelsProblem::Strides& strides, Span span,
                                            int count) {
-#pragma unroll 1
+  T values[kUnit<T>];
+#pragma unroll
   for (int i = 0; i < kUnit<T>; ++i) {
-    slot[i] = i < count ? from[span.offset(strides, i)] : T(0.0f);
+    values[i] = i < count ? from[span.offset(strides, i)] : T(0.0f);
   }
+  *slot = reinterpret_cast<const uint4&>(values);
 }
 template <class T>
 __device__ __noinline__ void store_elements(T* to, const T* slot, const Result* results,
@@ -196,22 +202,21 @@ class GroupWork {
       first_.sample = first_run * tile.inverse_pieces >> 24;
       first_.piece = first_run - first_.sample * tile.pieces;
     }
-    if (line < tile.lines && first_run < tile.runs) {
+    if (line < tile.lines && first_run < tile.runs && !(paces.pieces == 0 && is_absent(first_))) {
       steps_ = (tile.runs - first_run + stride - 1) / stride;
     }
   }
 
   __device__ void run(const Start& start) const {
     // Before the data, behind which it would have to queue.
-    Given given = {};
-    if (threadIdx.x < channels_) given = load_given(problem_, buffers_, c_ + threadIdx.x);
+    GivenBits given;
+    if (threadIdx.x < channels_) given = GivenBits(problem_, buffers_, c_ + threadIdx.x);
     if (!alone_) prepare_cluster();
     if (start.cycles > 0) wait_for_turn(start);
     fetch();
     for (int i = threadIdx.x; i < channels_; i += tile_.threads) {
-      factors_[i] =
-          factors_of(problem_, i < tile_.threads ? given : load_given(problem_, buffers_, c_ + i),
-                     tile_.inverse_count);
+      if (i >= tile_.threads) given = GivenBits(problem_, buffers_, c_ + i);
+      factors_[i] = factors_of(problem_, given.values(problem_), tile_.inverse_count);
     }
     __syncthreads();
     add_up();
@@ -225,6 +230,8 @@ class GroupWork {
 
   // Whether units reach over the border of two channels.
   __device__ bool straddles() const { return tile_.group > 1 && problem_.length % kUnit<T> != 0; }
+  // Whether the unit is behind the end of the run.
+  __device__ bool is_absent(const Run& run) const { return span_.count == 0 && run.is_last(tile_); }
   __device__ int next_channel() const { return min(span_.first + 1, channels_ - 1); }
 
   __device__ void prepare_cluster() const {
@@ -266,16 +273,23 @@ class GroupWork {
         for (int k = 0; k < steps_; ++k) fetch(false, copy_async);
       } else {
 #pragma unroll 1
-        for (int k = 0; k < steps_; ++k) fetch(run.advance(paces_, tile_), copy_async);
+        for (int k = 0; k < steps_; ++k) {
+          if (is_absent(run)) {
+            x_slots_[k * cells_] = dy_slots_[k * cells_] = {};
+            fetch(run.advance(paces_, tile_), [](auto...) {});
+          } else {
+            fetch(run.advance(paces_, tile_), copy_async);
+          }
+        }
       }
     } else {
 #pragma unroll 1
       for (int k = 0; k < steps_; ++k) {
         const int count = run.is_last(tile_) ? span_.count : kUnit<T>;
-        load_elements(reinterpret_cast<T*>(x_slots_ + k * cells_), reinterpret_cast<const T*>(x.at),
-                      problem_.x, span_, count);
-        load_elements(reinterpret_cast<T*>(dy_slots_ + k * cells_),
-                      reinterpret_cast<const T*>(dy.at), problem_.dy, span_, count);
+        load_elements(x_slots_ + k * cells_, reinterpret_cast<const T*>(x.at), problem_.x, span_,
+                      count);
+        load_elements(dy_slots_ + k * cells_, reinterpret_cast<const T*>(dy.at), problem_.dy, span_,
+                      count);
         const bool wraps = run.advance(paces_, tile_);
         x.advance(paces_.x, wraps);
         dy.advance(paces_.dy, wraps);
@@ -422,7 +436,7 @@ class GroupWork {
       const uint4 unit =
           dx_of(problem_.frozen ? uint4{} : x_slots_[k * cells_], dy_slots_[k * cells_]);
       if (direct) {
-        *reinterpret_cast<uint4*>(dx.at) = unit;
+        if (!is_absent(run)) *reinterpret_cast<uint4*>(dx.at) = unit;
       } else {
         x_slots_[k * cells_] = unit;
         store_elements(reinterpret_cast<T*>(dx.at),

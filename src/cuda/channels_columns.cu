@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int columns = max(0, min(kUnit<T>, channels - unit * kUnit<T>));
   // (Not as columns == kUnit<T>: nvcc 13.0 makes that true where they are just as many.)
   const bool whole = (unit + 1) * kUnit<T> <= channels;
-  Given given = {};
-  if (threadIdx.x < channels) given = load_given(problem, buffers, tile + threadIdx.x);
+  GivenBits given;
+  if (threadIdx.x < channels) given = GivenBits(problem, buffers, tile + threadIdx.x);
   if (!alone) {
     if (threadIdx.x == 0) {
       init_barrier(&board.arrived, 1);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   if (threadIdx.x < kTile<T>) {
-    board.factors[threadIdx.x] = factors_of(problem, given, layout.inverse_count);
+    board.factors[threadIdx.x] = factors_of(problem, given.values(problem), layout.inverse_count);
   }
   __syncthreads();
 

@@ -160,10 +160,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   Centring centring[kUnit<T>];
   {
     // Asked for before the data, behind which it would have to queue.
-    Given given[kUnit<T>];
+    GivenBits given[kUnit<T>];
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) {
-      given[i] = i < left ? load_given(problem, buffers, c + i) : Given{};
+      if (i < left) given[i] = GivenBits(problem, buffers, c + i);
     }
     const bool whole = left >= kUnit<T> && tensors.x.aligned && tensors.dy.aligned;
 #pragma unroll 1
@@ -183,7 +183,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) centring[i] = centring_of(problem, given[i]);
+    for (int i = 0; i < kUnit<T>; ++i) {
+      centring[i] = centring_of(problem, given[i].values(problem));
+    }
   }
   const auto* x = reinterpret_cast<const char*>(static_cast<const T*>(buffers.x) + c);
   const auto* dy = reinterpret_cast<const char*>(static_cast<const T*>(buffers.dy) + c);

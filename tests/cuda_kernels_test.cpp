@@ -170,6 +170,49 @@ TEST_F(CudaKernels, ManyChannelsOfATeam) {
   unsetenv("NORMGRAD_IMPL");
 }
 
+// Channels in the registers of all blocks: one part of a channel or many, few units of a thread or
+// twice as many, samples that end in the middle of a part, whole and odd lengths.
+TEST_F(CudaKernels, FewChannels) {
+  setenv("NORMGRAD_IMPL", "cuda:channels_small", 1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 70, 4500},
+                                              {5, 65, 1001},
+                                              {7, 3, 4104},
+                                              {2, 1, 40000},
+                                              {90, 9, 24}}) {
+      Case each = make_case(Op::kBatchNorm, shape, dtype);
+      const uint64_t hash = run(each);
+      each.offset = 1;
+      EXPECT_EQ(run(each), hash) << each.name;
+      each.in_place = reference::InPlace::kX;
+      EXPECT_EQ(run(each), hash) << each.name;
+    }
+  }
+  for (const double scale : {1e-30, 1e30}) {
+    Case each = make_case(Op::kBatchNorm, {3, 5, 4000}, DType::kF32);
+    each.dy_scale = each.gamma_scale = scale;
+    each.random = false;
+    run(each);
+    each.in_place = reference::InPlace::kDy;
+    run(each);
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
+// Clusters whose runs are cut into pieces, the last of which is shorter.
+TEST_F(CudaKernels, ShortLastPieces) {
+  setenv("NORMGRAD_IMPL", "cuda:channels_cluster", 1);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 3, 4096}, {8, 5, 3600}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Case each = make_case(Op::kBatchNorm, shape, dtype);
+      const uint64_t hash = run(each);
+      each.in_place = reference::InPlace::kX;
+      EXPECT_EQ(run(each), hash) << each.name;
+    }
+  }
+  unsetenv("NORMGRAD_IMPL");
+}
+
 // Nor which kernel has it: small calls and others have the same bits in dx.
 TEST_F(CudaKernels, RowsOfEitherKernel) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

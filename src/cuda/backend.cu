@@ -38,6 +38,7 @@ std::span<const Backend> backends() {
       make_backend<&choose_split_rows>("cuda:rows_split"),
       make_backend<&choose_rows, &choose_channels_columns>("cuda:channels_columns"),
       make_backend<&choose_rows, &choose_channels_resident>("cuda:channels_resident"),
+      make_backend<&choose_rows, &choose_channels_small>("cuda:channels_small"),
       make_backend<&choose_rows, &choose_channels_cluster>("cuda:channels_cluster"),
       make_backend<&choose_rows, &choose_channels_team>("cuda:channels_team"),
       make_backend<&choose_rows, &choose_channels_two_pass>("cuda:channels_two_pass"),

@@ -20,6 +20,7 @@ Status check_fused(const char* kernel, const ChannelsProblem& problem);
 Status choose_channels_two_pass(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_columns(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_resident(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
+Status choose_channels_small(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_cluster(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 Status choose_channels_team(const ChannelsProblem& problem, Kernel<ChannelsProblem>& kernel);
 

@@ -75,7 +75,7 @@ class AcrossCarrier {
 
   // What is known of this carrier's first round, and the places that this block reads or writes.
   __device__ void start() {
-    stats_ = stats_of(first_);
+    stats_ = stats_of(first_).values(launch_.rows.problem);
     put_mean(first_, stats_);
     const int block = static_cast<int>(blockIdx.x), blocks = launch_.deal.blocks;
     for (int i = threadIdx.x - 32 * kWarps; i < kRounds * rows_; i += 32 * kCarriers) {
@@ -95,8 +95,8 @@ class AcrossCarrier {
   __device__ bool has_row(int round) const {
     return lane_ < rows_ && row(round) < launch_.rows.problem.rows;
   }
-  __device__ RowStats stats_of(int round) const {
-    return has_row(round) ? load_stats<kPlain>(launch_.rows, row(round)) : RowStats{};
+  __device__ StatsBits stats_of(int round) const {
+    return has_row(round) ? ask_stats<kPlain>(launch_.rows, row(round)) : StatsBits{};
   }
   __device__ void put_mean(int round, RowStats stats) const {
     if (lane_ < rows_) board_.means[round % kRounds][lane_] = stats.mean;
@@ -106,7 +106,7 @@ class AcrossCarrier {
   __device__ void carry(int round) {
     const int place = round % kRounds, blocks = launch_.deal.blocks;
     const unsigned tag = tag_of(round / kRounds);
-    const RowStats later = stats_of(round + kCarriers);
+    const StatsBits asked = stats_of(round + kCarriers);
     wait(&board_.summed[place], round / kRounds & 1);
     RowPart part = {block_sums(place), true};
     if (has_row(round)) {
@@ -125,6 +125,7 @@ class AcrossCarrier {
       }
     }
     // All warps have summed this round, whose place it takes.
+    const RowStats later = asked.values(launch_.rows.problem);
     put_mean(round + kCarriers, later);
     const RowScales scales = make_scales(launch_.rows, stats_);
     bool wide = false;

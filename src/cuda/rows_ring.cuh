@@ -87,7 +87,7 @@ class RowsRing {
   }
   // The statistics of the first two batches are asked for before the rows, and used after.
   struct FirstStats {
-    RowStats one, other;
+    StatsBits one, other;
   };
   __device__ FirstStats ask_stats(int64_t first) const {
     const int batch = launch_.geometry.batch;
@@ -97,9 +97,13 @@ class RowsRing {
   }
   __device__ void start_scales(int64_t first, const FirstStats& stats) const {
     const int batch = launch_.geometry.batch;
-    if (lane_ < (kShort ? batch : 2 * batch)) table()[lane_] = make_scales(launch_, stats.one);
+    if (lane_ < (kShort ? batch : 2 * batch)) {
+      table()[lane_] = make_scales(launch_, stats.one.values(launch_.problem));
+    }
     if (lane_ >= batch) return;
-    if (kShort) table()[batch + lane_] = make_scales(launch_, stats.other);
+    if (kShort) {
+      table()[batch + lane_] = make_scales(launch_, stats.other.values(launch_.problem));
+    }
     send(row_of(first, 2 * batch + lane_));
   }
 
@@ -209,8 +213,9 @@ class RowsRing {
   __device__ void send(int64_t row) const {
     if (row < launch_.problem.rows) send_stats<kPlain>(launch_, row, landing());
   }
-  __device__ RowStats stats_of(int64_t row) const {
-    return row < launch_.problem.rows ? load_stats<kPlain>(launch_, row) : RowStats{};
+  __device__ StatsBits stats_of(int64_t row) const {
+    return row < launch_.problem.rows ? normgrad::cuda::ask_stats<kPlain>(launch_, row)
+                                      : StatsBits{};
   }
 
   __device__ bool is_packed(RowTensor tensor) const {

@@ -38,22 +38,31 @@ constexpr bool has_mean(RowStatistics form) {
   return form == RowStatistics::kMeanRstd || form == RowStatistics::kMeanVariance;
 }
 
+// A row's statistics on their way.
+struct StatsBits {
+  Halves mean, spread;
+
+  __device__ RowStats values(const RowsProblem& problem) const {
+    return {mean.value(problem.mean.dtype), spread.value(problem.spread.dtype)};
+  }
+};
 template <bool kPlain>
-__device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
+__device__ StatsBits ask_stats(const RowsLaunch& launch, int64_t row) {
   const RowsProblem& problem = launch.problem;
-  const auto load = [&](DType dtype, const void* data, RowTensor tensor) {
-    const int64_t offset = row_offset<kPlain>(launch, tensor, row);
-    return with_type(
-        dtype, [&](auto type) { return widen(static_cast<const decltype(type)*>(data)[offset]); });
-  };
-  RowStats stats;
+  StatsBits bits;
   if (has_mean(problem.statistics)) {
-    stats.mean = load(problem.mean.dtype, launch.buffers.mean, kRowMean);
+    bits.mean =
+        Halves(problem.mean.dtype, launch.buffers.mean, row_offset<kPlain>(launch, kRowMean, row));
   }
   if (problem.statistics != RowStatistics::kFromX) {
-    stats.spread = load(problem.spread.dtype, launch.buffers.spread, kRowSpread);
+    bits.spread = Halves(problem.spread.dtype, launch.buffers.spread,
+                         row_offset<kPlain>(launch, kRowSpread, row));
   }
-  return stats;
+  return bits;
+}
+template <bool kPlain>
+__device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
+  return ask_stats<kPlain>(launch, row).values(launch.problem);
 }
 
 // Whether a 16-bit number is the second one of its word.

@@ -69,6 +69,7 @@ class SmallColumns {
     const int column = tile_ * kColumns + static_cast<int>(threadIdx.x) % kLanes * kE;
     const bool from_x = is_from_x();
     uint4 x[kRows], dy[kRows];
+    StatsBits stats[kRows];
     float mean[kRows], r[kRows];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
@@ -78,14 +79,21 @@ class SmallColumns {
       if (row + k * kSlices >= launch_.problem.rows) continue;
       x[k] = data_.load(kRowX, row + k * kSlices, column, launch_.problem.cols);
       dy[k] = data_.load(kRowDy, row + k * kSlices, column, launch_.problem.cols);
-      if (!kRms) mean[k] = data_.mean(row + k * kSlices);
-      if (!from_x) r[k] = data_.spread(row + k * kSlices);
+      if (!from_x) stats[k] = data_.ask(row + k * kSlices);
     }
     if (from_x) {
       wait_for_previous_kernel();
 #pragma unroll
       for (int k = 0; k < kRows; ++k) {
         if (row + k * kSlices < launch_.problem.rows) r[k] = launch_.scales[row + k * kSlices];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kRows; ++k) {
+        if (row + k * kSlices >= launch_.problem.rows) continue;
+        const RowStats values = data_.values(stats[k]);
+        mean[k] = kRms ? 0 : values.mean;
+        r[k] = values.spread;
       }
     }
     if (!launch_.has_scales) {

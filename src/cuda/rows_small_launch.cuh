@@ -80,21 +80,25 @@ struct SmallData {
       return reinterpret_cast<const uint4&>(values);
     }
   }
-  // Where there are any.
-  __device__ float mean(int row) const {
-    if constexpr (!kPlain) return load_stats<false>(rest, row).mean;
-    if (launch.mean == nullptr) return 0;
-    return statistic(launch.mean, launch.mean_is_float, row * launch.strides[kRowMean]);
+  // The statistics of a row, where there are any: on their way, and there.
+  __device__ StatsBits ask(int row) const {
+    if constexpr (!kPlain) return ask_stats<false>(rest, row);
+    StatsBits bits;
+    if (launch.mean != nullptr) {
+      bits.mean = Halves(mean_type(), launch.mean, row * launch.strides[kRowMean]);
+    }
+    bits.spread = Halves(spread_type(), launch.spread, row * launch.strides[kRowSpread]);
+    return bits;
   }
-  __device__ float spread(int row) const {
-    if constexpr (!kPlain) return load_stats<false>(rest, row).spread;
-    return statistic(launch.spread, launch.spread_is_float, row * launch.strides[kRowSpread]);
+  __device__ RowStats values(const StatsBits& bits) const {
+    if constexpr (!kPlain) return bits.values(rest.problem);
+    return {bits.mean.value(mean_type()), bits.spread.value(spread_type())};
   }
 
  private:
-  __device__ static float statistic(const void* data, bool is_float, int offset) {
-    if (sizeof(T) == 4 || is_float) return static_cast<const float*>(data)[offset];
-    return widen(static_cast<const T*>(data)[offset]);
+  __device__ DType mean_type() const { return launch.mean_is_float ? DType::kF32 : dtype_of<T>(); }
+  __device__ DType spread_type() const {
+    return launch.spread_is_float ? DType::kF32 : dtype_of<T>();
   }
 };
 

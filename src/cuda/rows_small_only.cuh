@@ -115,11 +115,11 @@ class OnlyRow {
       dy_units[j] = static_cast<const uint4*>(launch_.dy)[units_[j]];
       load_gamma(j, gamma_units[j]);
     }
-    RowStats stats;
+    StatsBits stats;
     const SmallData<T, true> data = {launch_, rest_};
-    if (given) stats = {kRms ? 0 : data.mean(0), data.spread(0)};
+    if (given) stats = data.ask(0);
     team_.start();
-    const RowScales scales = make_scales(launch_, stats);
+    const RowScales scales = make_scales(launch_, data.values(stats));
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {

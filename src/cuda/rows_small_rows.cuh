@@ -91,13 +91,13 @@ class SmallRows {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) dy_[j] = data_.load(kRowDy, row_, column(j), end_);
     const bool given = launch_.problem.statistics != RowStatistics::kFromX;
-    RowStats stats;
-    if (given) stats = {kRms ? 0 : data_.mean(row_), data_.spread(row_)};
+    StatsBits stats;
+    if (given) stats = data_.ask(row_);
     GammaUnit gamma[kUnits];
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) load_gamma(gamma[j], j);
     start();
-    const RowScales scales = make_scales(launch_, stats);
+    const RowScales scales = make_scales(launch_, data_.values(stats));
     double2 sums = {0, 0};
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {

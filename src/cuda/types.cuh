@@ -44,6 +44,25 @@ __device__ T narrow(float value) {
   if constexpr (std::is_same_v<T, BF16>) return __float2bfloat16_rn(value);
 }
 
+// A number of 2 or 4 bytes as it comes from memory. Whoever makes a value of it waits for it; made
+// after others have been asked for, all come in one trip, which takes a microsecond and more.
+struct Halves {
+  uint16_t low = 0, high = 0;
+
+  Halves() = default;
+  __device__ Halves(DType dtype, const void* data, int64_t index) {
+    const bool whole = dtype == DType::kF32;
+    const auto* at = static_cast<const uint16_t*>(data) + (whole ? 2 * index : index);
+    low = at[0];
+    if (whole) high = at[1];
+  }
+  __device__ float value(DType dtype) const {
+    if (dtype == DType::kF16) return __half2float(__ushort_as_half(low));
+    if (dtype == DType::kBF16) return __uint_as_float(uint32_t{low} << 16);
+    return __uint_as_float(uint32_t{high} << 16 | low);
+  }
+};
+
 // 16 bytes: what a thread loads and stores at once.
 template <class T>
 inline constexpr int kUnit = 16 / sizeof(T);

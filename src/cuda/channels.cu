@@ -31,7 +31,7 @@ bool suits_teams(const ChannelsProblem& problem) {
 // clusters go by elements, since a group's runs do not end at multiples of 16 bytes. (Measured on
 // an H200.)
 bool suits_small(const ChannelsProblem& problem) {
-  constexpr int64_t kRun = 128, kBytes = 5 << 19;
+  constexpr int64_t kRun = 128, kBytes = 5 * (int64_t{1} << 19);
   const int64_t bytes = problem.length * static_cast<int64_t>(size_of(problem.dtype));
   if (bytes % 16 == 0) {
     return bytes >= kRun && problem.samples * problem.channels >= kBytes / bytes;

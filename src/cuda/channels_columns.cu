@@ -1,7 +1,7 @@
 // BatchNorm backward along the channels, up to 8192 rows: a cluster of blocks takes 64 bytes of
 // every row, keeps x and dy of them in shared memory between the sums and dx, and ends. Formulas as
 // in channels_two_pass.cu; 3 elements moved per element, the least there is. 1024x512x1 bf16 takes
-// 10 us on an H200, mostly fixed cost: a copy takes 4.5.
+// 8.5 us on an H200, mostly fixed cost: a copy takes 4.3.
 //
 // A thread keeps one unit of 16 bytes of the rows, and so its channels, and has at most 8 rows of
 // its block. Each block's sums go to all blocks of its cluster.

@@ -109,12 +109,12 @@ struct Way {
   }
   __device__ void load(const void* data, const ChannelsProblem::Strides& strides,
                        const Tensor& tensor, uint4 (&units)[kUnits]) const {
-    walk<const char>(static_cast<const T*>(data), strides, tensor.pace,
-                     [&](int i, const T* from, int count) {
-                       units[i] = {};
-                       if (!kWhole) units[i] = load_unit(from, count, tensor.aligned);
-                       if (kWhole && count > 0) units[i] = *reinterpret_cast<const uint4*>(from);
-                     });
+    const auto load_one = [&](int i, const T* from, int count) {
+      units[i] = {};
+      if (!kWhole) units[i] = load_unit(from, count, tensor.aligned);
+      if (kWhole && count > 0) units[i] = *reinterpret_cast<const uint4*>(from);
+    };
+    walk<const char>(static_cast<const T*>(data), strides, tensor.pace, load_one);
   }
 };
 
@@ -179,17 +179,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else if (!channel.wide) {
     const DxScalars scalars = channel.scalars;
-    way.template walk<char>(static_cast<T*>(buffers.dx), problem.dx, tensors.dx.pace,
-                            [&](int i, T* dx, int count) {
-                              float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
-                              unpack<T>(problem.frozen ? uint4{} : x[i], x_values);
-                              unpack<T>(dy[i], dy_values);
+    const auto write = [&](int i, T* dx, int count) {
+      float x_values[kUnit<T>], dy_values[kUnit<T>], values[kUnit<T>];
+      unpack<T>(problem.frozen ? uint4{} : x[i], x_values);
+      unpack<T>(dy[i], dy_values);
 #pragma unroll
-                              for (int k = 0; k < kUnit<T>; ++k)
-                                values[k] = scalars.dx(x_values[k], dy_values[k]);
-                              if (count > 0)
-                                store_unit(dx, values, count, kWhole || tensors.dx.aligned);
-                            });
+      for (int k = 0; k < kUnit<T>; ++k) values[k] = scalars.dx(x_values[k], dy_values[k]);
+      if (count > 0) store_unit(dx, values, count, kWhole || tensors.dx.aligned);
+    };
+    way.template walk<char>(static_cast<T*>(buffers.dx), problem.dx, tensors.dx.pace, write);
   } else if (rank == 0) {
     const Crew crew = {static_cast<int>(threadIdx.x) - 32, kWorkers, 1};
     wide_channel<T>(problem, buffers, c, crew, board.sums);

@@ -3,7 +3,7 @@
 //
 // 3 elements moved per element (x and dy read, dx written), the least there is. On an H200, beside
 // a copy of as many bytes: 8x32x262144 bf16 122 us (96), fp32 253 (190); 32x64x12544 bf16 51 (37),
-// fp32 95 (74); 32x256x3136 bf16 48 (37), fp32 84 (74); 32x512x784 bf16 24 (20), fp32 44 (37).
+// fp32 93 (73); 32x256x3136 fp32 84 (73); 32x512x1024 bf16 30 (25).
 // (With 14 registers spilled in the loop 32x512x784 bf16 took 28, with one unit at a time instead
 // of two in the sums 26.)
 //

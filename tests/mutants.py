@@ -198,7 +198,7 @@ MUTANTS = [
     ("cuda_rows_statistics_of_the_neighbour", "src/cuda/rows_scalars.cuh",
      "__float_as_uint(value) >> (is_second(number) ? 16 : 0);", "__float_as_uint(value);"),
     ("cuda_small_rows_statistics_as_floats", "src/cuda/rows_small_launch.cuh",
-     "if (sizeof(T) == 4 || is_float)", "if (true)"),
+     "return launch.spread_is_float ? DType::kF32 : dtype_of<T>();", "return DType::kF32;"),
     ("cuda_rows_one_turn_of_sums", "src/cuda/rows_team.cuh",
      "&shared.sums[sums % 2][crew * slots_];", "&shared.sums[0][crew * slots_];"),
     ("cuda_rows_lose_half_of_the_warps", "src/cuda/rows_team.cuh",

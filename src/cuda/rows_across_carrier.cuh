@@ -96,7 +96,7 @@ class AcrossCarrier {
     return lane_ < rows_ && row(round) < launch_.rows.problem.rows;
   }
   __device__ StatsBits stats_of(int round) const {
-    return has_row(round) ? ask_stats<kPlain>(launch_.rows, row(round)) : StatsBits{};
+    return has_row(round) ? stats_bits<kPlain>(launch_.rows, row(round)) : StatsBits{};
   }
   __device__ void put_mean(int round, RowStats stats) const {
     if (lane_ < rows_) board_.means[round % kRounds][lane_] = stats.mean;

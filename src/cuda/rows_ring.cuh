@@ -214,8 +214,7 @@ class RowsRing {
     if (row < launch_.problem.rows) send_stats<kPlain>(launch_, row, landing());
   }
   __device__ StatsBits stats_of(int64_t row) const {
-    return row < launch_.problem.rows ? normgrad::cuda::ask_stats<kPlain>(launch_, row)
-                                      : StatsBits{};
+    return row < launch_.problem.rows ? stats_bits<kPlain>(launch_, row) : StatsBits{};
   }
 
   __device__ bool is_packed(RowTensor tensor) const {

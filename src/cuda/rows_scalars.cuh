@@ -47,7 +47,7 @@ struct StatsBits {
   }
 };
 template <bool kPlain>
-__device__ StatsBits ask_stats(const RowsLaunch& launch, int64_t row) {
+__device__ StatsBits stats_bits(const RowsLaunch& launch, int64_t row) {
   const RowsProblem& problem = launch.problem;
   StatsBits bits;
   if (has_mean(problem.statistics)) {
@@ -62,7 +62,7 @@ __device__ StatsBits ask_stats(const RowsLaunch& launch, int64_t row) {
 }
 template <bool kPlain>
 __device__ RowStats load_stats(const RowsLaunch& launch, int64_t row) {
-  return ask_stats<kPlain>(launch, row).values(launch.problem);
+  return stats_bits<kPlain>(launch, row).values(launch.problem);
 }
 
 // Whether a 16-bit number is the second one of its word.

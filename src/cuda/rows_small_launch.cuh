@@ -82,7 +82,7 @@ struct SmallData {
   }
   // The statistics of a row, where there are any: on their way, and there.
   __device__ StatsBits ask(int row) const {
-    if constexpr (!kPlain) return ask_stats<false>(rest, row);
+    if constexpr (!kPlain) return stats_bits<false>(rest, row);
     StatsBits bits;
     if (launch.mean != nullptr) {
       bits.mean = Halves(mean_type(), launch.mean, row * launch.strides[kRowMean]);

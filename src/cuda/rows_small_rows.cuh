@@ -11,7 +11,7 @@
 namespace normgrad::cuda {
 
 // How the data lie: anyhow, or rows and gamma in aligned units, strides in 32 bits and statistics
-// as float32; there gamma has x's type, or float32 where that is another one.
+// as float32 or of x's type; there gamma has x's type, or float32 where that is another one.
 enum class SmallForm { kAny, kPlain, kFloatGamma };
 
 // gamma in memory, for the few rows in float64.

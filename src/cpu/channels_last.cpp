@@ -361,10 +361,11 @@ void run_channels_last(const ChannelsProblem& problem, const Buffers& buffers, v
   const int64_t tiles = (w.columns + width - 1) / width;
   const int64_t height = kTaskElements / width;
   const int64_t bands = (tree.rows + height - 1) / height;
-  parallel_for(bands * tiles, bytes, [&](int64_t task) {
-    const int64_t row = (bands - 1 - task / tiles) * height, begin = task % tiles * width;
+  const auto write = [&](int64_t task) {
+    const int64_t row = task / tiles * height, begin = task % tiles * width;
     run.write_dx(row, HWY_MIN(height, tree.rows - row), begin, HWY_MIN(begin + width, w.columns));
-  });
+  };
+  parallel_for(bands * tiles, bytes, write, Order::kBackward);
 }
 
 Status launch_channels_last(const ChannelsProblem& problem, const Buffers& buffers, void* memory,

@@ -286,12 +286,13 @@ class ChannelsLastForwardRun {
     const int64_t tiles = (w_.columns + width - 1) / width;
     const int64_t height = kTaskElements / width;
     const int64_t bands = (w_.tree.rows + height - 1) / height;
-    parallel_for(bands * tiles, bytes(), [&](int64_t task) {
-      const int64_t first = (bands - 1 - task / tiles) * height, begin = task % tiles * width;
+    const auto write = [&](int64_t task) {
+      const int64_t first = task / tiles * height, begin = task % tiles * width;
       write_band(first, HWY_MIN(first + height, w_.tree.rows), begin,
                  HWY_MIN(begin + width, w_.columns));
       hwy::FlushStream();
-    });
+    };
+    parallel_for(bands * tiles, bytes(), write, Order::kBackward);
   }
 
   void write_band(int64_t row, int64_t last, int64_t begin, int64_t end) const {

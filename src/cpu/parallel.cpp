@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "hwy/cache_control.h"
@@ -29,6 +30,34 @@ void meet(std::atomic<int>& arrived, int threads) {
   for (int seen = arrived.load(); seen != threads; seen = arrived.load()) arrived.wait(seen);
 }
 
+// Deals the tasks out. Each thread has a share of neighbours, the same in every region of as many
+// tasks, so that it finds in its caches what it left there: cores need not share a third level. A
+// thread that is done helps the next ones out, one task at a time: one that the system interrupts
+// delays one task.
+class Shares {
+ public:
+  template <class Body>
+  void work(int thread, int team, int64_t tasks, Order order, const Body& body) {
+    const int shares = std::min(team, kMostShares);
+    for (int k = 0; k < shares; ++k) {
+      const int share = (thread + k) % shares;
+      const int64_t begin = tasks * share / shares, end = tasks * (share + 1) / shares;
+      for (;;) {
+        const int64_t taken = taken_[share].tasks.fetch_add(1, std::memory_order_relaxed);
+        if (taken >= end - begin) break;
+        body(order == Order::kForward ? begin + taken : end - 1 - taken);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMostShares = 64;  // further threads help from the beginning
+  struct alignas(64) Taken {              // a cache line of its own
+    std::atomic<int64_t> tasks{0};
+  };
+  Taken taken_[kMostShares];
+};
+
 }  // namespace
 
 void watch_forks() {
@@ -40,21 +69,25 @@ int threads() {
   return g_single_threaded.load(std::memory_order_relaxed) ? 1 : omp_get_max_threads();
 }
 
-void run_tasks(int64_t tasks, int64_t bytes, void (*body)(void*, int64_t), void* context) {
+void run_tasks(int64_t tasks, int64_t bytes, Order order, void (*body)(void*, int64_t),
+               void* context) {
   if (tasks <= 1 || bytes < kSerialBytes || threads() <= 1) {
-    for (int64_t task = 0; task < tasks; ++task) body(context, task);
+    for (int64_t k = 0; k < tasks; ++k) {
+      body(context, order == Order::kForward ? k : tasks - 1 - k);
+    }
     return;
   }
   // Always the whole team, even for few tasks: libgomp ends the threads that a smaller team does
   // not need and makes them again for the next region.
+  Shares shares;
   std::atomic<int> arrived{0};
 #pragma omp parallel
   {
     const DefaultFloatEnvironment environment;
-    // Tasks are dealt out one at a time: a thread that the system interrupts delays one task.
-#pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t task = 0; task < tasks; ++task) body(context, task);
-    meet(arrived, omp_get_num_threads());
+    const int team = omp_get_num_threads();
+    shares.work(omp_get_thread_num(), team, tasks, order,
+                [&](int64_t task) { body(context, task); });
+    meet(arrived, team);
   }
 }
 

@@ -13,15 +13,20 @@ namespace normgrad::cpu {
 // cache.
 inline constexpr int64_t kSerialBytes = 256 * 1024;
 
-// Calls body(context, task) for every task, on the threads OpenMP gives the caller. Tasks must
-// write to places of their own; which thread runs one must not matter.
-void run_tasks(int64_t tasks, int64_t bytes, void (*body)(void* context, int64_t task),
+// In which a thread takes its tasks: backwards, it first meets what it read last in its caches.
+enum class Order { kForward, kBackward };
+
+// Calls body(context, task) for every task, on the threads OpenMP gives the caller. Neighbours run
+// on the same thread, in every call for as many tasks, unless it lags behind. Tasks must write to
+// places of their own; which thread runs one must not matter.
+void run_tasks(int64_t tasks, int64_t bytes, Order order, void (*body)(void* context, int64_t task),
                void* context);
 
 template <class Body>
-void parallel_for(int64_t tasks, int64_t bytes, const Body& body) {
+void parallel_for(int64_t tasks, int64_t bytes, const Body& body, Order order = Order::kForward) {
   run_tasks(
-      tasks, bytes, [](void* context, int64_t task) { (*static_cast<const Body*>(context))(task); },
+      tasks, bytes, order,
+      [](void* context, int64_t task) { (*static_cast<const Body*>(context))(task); },
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 

@@ -287,12 +287,11 @@ void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
   }
   run.finish(all);
   if (!problem.has_dx) return;
-  // Backwards: what was read last is in some cache.
-  parallel_for(blocks * pieces, run.bytes(), [&](int64_t task) {
-    const int64_t back = blocks * pieces - 1 - task;
-    run.write_piece(block(back), back / blocks);
+  const auto write = [&](int64_t task) {
+    run.write_piece(block(task), task / blocks);
     hwy::FlushStream();
-  });
+  };
+  parallel_for(blocks * pieces, run.bytes(), write, Order::kBackward);
 }
 
 template <class T>

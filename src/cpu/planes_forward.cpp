@@ -249,12 +249,12 @@ class PlanesForwardRun {
     }
     finish(0, problem_.channels);
     if (!problem_.has_y) return;
-    // Backwards: what was read last is in some cache.
-    parallel_for(tasks, bytes(), [&](int64_t task) {
-      const int64_t back = tasks - 1 - task, begin = back % blocks * size;
-      write_piece(begin, end(begin), back / blocks);
+    const auto write = [&](int64_t task) {
+      const int64_t begin = task % blocks * size;
+      write_piece(begin, end(begin), task / blocks);
       hwy::FlushStream();
-    });
+    };
+    parallel_for(tasks, bytes(), write, Order::kBackward);
   }
 
   Moments* moments(int64_t c) const { return workspace_.moments + c * pieces_.count(); }

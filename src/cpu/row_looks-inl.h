@@ -140,7 +140,9 @@ class RowsRun {
   void first_look_by_columns(Batch& batch) const {
     if (sums_) {
       parallel_for(batch.count * segments(), batch.count * row_bytes(), [&](int64_t task) {
-        workspace_.segments[task] = sum_segment(batch, task / segments(), task % segments());
+        // Neighbouring tasks share columns: a thread has those of the second look.
+        const int64_t k = task % batch.count, segment = task / batch.count;
+        workspace_.segments[k * segments() + segment] = sum_segment(batch, k, segment);
       });
       for (int64_t k = 0; k < batch.count; ++k) {
         RowSums sums;

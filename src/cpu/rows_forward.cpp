@@ -186,10 +186,11 @@ class RowsForwardRun {
       for (int64_t i = 0; i < segments_; ++i) total += moments_[i];
       finish(&total, batch);
       if (!writes()) return;
-      parallel_for(segments_, row_bytes(), [&](int64_t i) {
-        write_segment(batch, segments_ - 1 - i);
+      const auto write = [&](int64_t i) {
+        write_segment(batch, i);
         hwy::FlushStream();
-      });
+      };
+      parallel_for(segments_, row_bytes(), write, Order::kBackward);
     });
   }
 

@@ -69,6 +69,7 @@ class ChannelsLastRun {
     const int64_t bytes = 3 * layout_.count * problem.channels * kSize;
     const bool in_place = buffers.dx == buffers.x || buffers.dx == buffers.dy;
     far_ = bytes > core_cache_bytes();
+    beyond_caches_ = bytes > streaming_bytes();
     streaming_ = problem.has_dx && !in_place &&
                  stored_past_caches(written(buffers.dx, problem.dx, bytes / 3), bytes);
     // Folded rows go on over the end of a sample: in the next they may start at any multiple of
@@ -202,11 +203,14 @@ class ChannelsLastRun {
       return sum_packed(row, count, begin, end, sums);
     }
     // Short rows: a column's sums stay in registers for all 32. Long ones lie pages apart: a few at
-    // a time, along which the sums stay in the first-level cache.
-    const bool narrow_rows = w_.columns * kSize <= 512;
-    const int64_t height = narrow_rows ? kChunkRows : kHalf ? 8 : 4;
+    // a time, along which the sums stay in the first-level cache. From memory, those of float32,
+    // whose sums take longer, one after the other, as memory and its prefetchers like it best:
+    // 64x256x784 2.39 ms with four, 1.76 so.
+    const bool narrow_rows = row_bytes() <= 512;
+    const bool one_by_one = beyond_caches_ && !kHalf;
+    const int64_t height = narrow_rows ? kChunkRows : one_by_one ? 1 : kHalf ? 8 : 4;
     const int64_t width = narrow_rows ? end - begin : 512;
-    const int64_t ahead = narrow_rows ? kChunkRows : 8;
+    const int64_t ahead = narrow_rows ? kChunkRows : one_by_one ? 4 : 8;
     for (int64_t c = begin; c < end; c += width) {
       EvenRows<T> rows = rows_at(row, count, ahead);
       for (int64_t done = 0; done < count; done += height) {
@@ -242,7 +246,7 @@ class ChannelsLastRun {
         write_packed(row++, 1, begin, end);
         continue;
       }
-      const EvenRows<T> rows = rows_at(row, even, height());
+      const EvenRows<T> rows = rows_at(row, even, streaming_ ? streaming_ahead() : height());
       if (!streaming_) {
         grads<false>(rows, begin, end);
       } else if (aligned_) {
@@ -254,17 +258,34 @@ class ChannelsLastRun {
     }
   }
 
+  int64_t row_bytes() const { return w_.columns * kSize; }
+
   // Rows that share the scalars. Long ones may share a set of the first-level cache as well, which
   // has no room for more than two of x, dy and dx: 2048 channels of bf16 took 0.53 ms with 8 rows,
-  // 0.34 with 2.
-  int64_t height() const { return std::clamp<int64_t>(4096 / (w_.columns * kSize), 2, 8); }
+  // 0.34 with 2. What goes past the caches goes nearly as it lies in memory, 512 bytes of a tensor
+  // at a time: 64x256x6272 f32 17.9 ms with four rows, 13.9 so. Two 16-bit rows from 2 KiB on: they
+  // would read ten bytes of scalars per byte of data.
+  int64_t height() const {
+    if (!streaming_) return std::clamp<int64_t>(4096 / row_bytes(), 2, 8);
+    return std::clamp<int64_t>(512 / row_bytes(), kHalf && row_bytes() >= 2048 ? 2 : 1, 8);
+  }
+  // The processor finds short rows by itself, and asking for each takes longer: 2x32x262144 bf16
+  // 1.18 ms, 0.87 without.
+  int64_t streaming_ahead() const {
+    return row_bytes() < 1024 ? 0 : HWY_MAX(4096 / row_bytes(), height());
+  }
+  // Columns whose scalars stay in the first-level cache: 64x2048x98 f32 2.9 ms with all, 2.1 so.
+  int64_t streaming_width() const { return w_.columns <= 1024 ? w_.columns : 2048 / kSize; }
 
   template <bool kStreaming>
   void grads(const EvenRows<T>& rows, int64_t begin, int64_t end) const {
     const ColumnScalars scalars = {offsets(), w_.gain, w_.c1, w_.c2};
     const auto kernel =
         problem_.frozen ? &column_grads<T, true, kStreaming> : &column_grads<T, false, kStreaming>;
-    kernel(rows, scalars, begin, end, w_.columns, height());
+    const int64_t width = kStreaming ? streaming_width() : end - begin;
+    for (int64_t c = begin; c < end; c += width) {
+      kernel(rows, scalars, c, HWY_MIN(c + width, end), w_.columns, height());
+    }
   }
 
   // Rows of dx that do not start at a cache line can only be streamed shifted: they are written to
@@ -320,9 +341,10 @@ class ChannelsLastRun {
   const ChannelsLastWorkspace& w_;
   const ChannelsLastLayout layout_;
   const double elements_;
-  bool far_ = false;        // beyond a core's cache
-  bool streaming_ = false;  // dx is stored past the caches
-  bool aligned_ = false;    // every row of dx starts at a cache line
+  bool far_ = false;            // beyond a core's cache
+  bool beyond_caches_ = false;  // and beyond all
+  bool streaming_ = false;      // dx is stored past the caches
+  bool aligned_ = false;        // every row of dx starts at a cache line
   std::atomic<bool> any_wide_{false};
 };
 

@@ -72,7 +72,7 @@ class RowsRun {
   bool shares_columns() const {
     return problem_.cols > kSegment && threads() > 1 &&
            (workspace_.tree.blocks < threads() ||
-            kGroup * row_bytes() > core_cache_bytes() * 3 / 4);
+            kGroup * row_bytes() > near_cache_bytes() * 3 / 4);
   }
 
   // All rows, some at a time, their columns shared by the threads.

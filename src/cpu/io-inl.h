@@ -58,10 +58,12 @@ HWY_INLINE hn::Vec<Integers> round_to_bf16(FloatVec v) {
   return hn::Add(bits, hn::Add(odd, hn::Set(di, 0x7FFF)));
 #endif
 }
-HWY_INLINE void store(FloatVec v, BF16* p) {
+HWY_INLINE hn::Vec<Words> bf16_words(FloatVec v) {
   const hn::RebindToSigned<Integers> ds;
-  const auto words = hn::DemoteTo(Words(), hn::BitCast(ds, hn::ShiftRight<16>(round_to_bf16(v))));
-  hn::StoreU(words, Words(), reinterpret_cast<uint16_t*>(p));
+  return hn::DemoteTo(Words(), hn::BitCast(ds, hn::ShiftRight<16>(round_to_bf16(v))));
+}
+HWY_INLINE void store(FloatVec v, BF16* p) {
+  hn::StoreU(bf16_words(v), Words(), reinterpret_cast<uint16_t*>(p));
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2  // no conversion instruction before F16C
@@ -81,8 +83,11 @@ HWY_INLINE FloatVec load(const F16* p) {
   const auto halves = hn::LoadU(Halves(), reinterpret_cast<const hwy::float16_t*>(p));
   return hn::PromoteTo(Floats(), halves);
 }
+HWY_INLINE hn::Vec<Words> f16_words(FloatVec v) {
+  return hn::BitCast(Words(), hn::DemoteTo(Halves(), v));
+}
 HWY_INLINE void store(FloatVec v, F16* p) {
-  hn::StoreU(hn::DemoteTo(Halves(), v), Halves(), reinterpret_cast<hwy::float16_t*>(p));
+  hn::StoreU(f16_words(v), Words(), reinterpret_cast<uint16_t*>(p));
 }
 #endif
 
@@ -124,12 +129,10 @@ HWY_INLINE FloatVec load_tail(const F16* p, int64_t count) {
   return hn::PromoteTo(Floats(), hn::BitCast(Halves(), load_words(p, count)));
 }
 HWY_INLINE void store_tail(FloatVec v, BF16* p, int64_t count) {
-  const hn::RebindToSigned<Integers> ds;
-  const auto high = hn::BitCast(ds, hn::ShiftRight<16>(round_to_bf16(v)));
-  store_words(hn::DemoteTo(Words(), high), p, count);
+  store_words(bf16_words(v), p, count);
 }
 HWY_INLINE void store_tail(FloatVec v, F16* p, int64_t count) {
-  store_words(hn::BitCast(Words(), hn::DemoteTo(Halves(), v)), p, count);
+  store_words(f16_words(v), p, count);
 }
 #endif
 
@@ -219,8 +222,7 @@ HWY_INLINE void stream(FloatVec v, T* p) {
 HWY_INLINE void stream(FloatVec v, float* p) { hn::Stream(v, Floats(), p); }
 #if HWY_TARGET != HWY_SCALAR && (!HWY_ARCH_X86 || HWY_TARGET <= HWY_AVX2)
 HWY_INLINE void stream(FloatVec v, F16* p) {
-  const auto words = hn::BitCast(Words(), hn::DemoteTo(Halves(), v));
-  hn::Stream(words, Words(), reinterpret_cast<uint16_t*>(p));
+  hn::Stream(f16_words(v), Words(), reinterpret_cast<uint16_t*>(p));
 }
 #endif
 template <class T>
@@ -231,7 +233,10 @@ HWY_INLINE void stream_pair(FloatPair pair, T* p) {
 
 #if HWY_TARGET != HWY_SCALAR  // whose pairs are in order as they are
 HWY_INLINE FloatPair load_pair(const BF16* p) {
-  const auto both = hn::LoadU(Integers(), reinterpret_cast<const uint32_t*>(p));
+  auto both = hn::LoadU(Integers(), reinterpret_cast<const uint32_t*>(p));
+#if HWY_ARCH_X86  // both uses would load it again: four cache lines where rows are not aligned
+  asm("" : "+v"(both.raw));
+#endif
   return {hn::BitCast(Floats(), hn::ShiftLeft<16>(both)),
           hn::BitCast(Floats(), hn::And(both, hn::Set(Integers(), 0xFFFF0000u)))};
 }
@@ -247,16 +252,20 @@ HWY_INLINE void stream_pair(FloatPair pair, BF16* p) {
 }
 #endif
 
-// Copies less than a cache line.
+// Copies `count` elements, from the `shift`-th of a cache line on to its end at most. Whole lines
+// with a mask, where there are masks: a store that reaches over the end, if only with lanes that it
+// leaves out, fetches the line behind, which is stored past the caches soon.
 template <class T>
-HWY_INLINE void copy_few(const T* from, T* to, int64_t count) {
+HWY_INLINE void copy_into_line(const T* from, T* to, int64_t shift, int64_t count) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   const hn::ScalableTag<hwy::UnsignedFromSize<sizeof(T)>> d;
   using Lane = hn::TFromD<decltype(d)>;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(count));
-  hn::BlendedStore(hn::MaskedLoad(mask, d, reinterpret_cast<const Lane*>(from)), mask, d,
-                   reinterpret_cast<Lane*>(to));
+  const auto before = hn::FirstN(d, static_cast<size_t>(shift));
+  const auto mask = hn::AndNot(before, hn::FirstN(d, static_cast<size_t>(shift + count)));
+  hn::BlendedStore(hn::MaskedLoad(mask, d, reinterpret_cast<const Lane*>(from) - shift), mask, d,
+                   reinterpret_cast<Lane*>(to) - shift);
 #else
+  (void)shift;
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 #endif
 }
@@ -267,9 +276,9 @@ HWY_INLINE void stream_copy(const T* from, T* to, int64_t count) {
   constexpr int64_t kSize = sizeof(T), kLine = 64, kLineCount = kLine / kSize;
   using Bytes = hn::ScalableTag<uint8_t>;
   const int64_t step = static_cast<int64_t>(hn::Lanes(Bytes()));
-  const int64_t ahead = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) & (kLine - 1);
-  int64_t done = HWY_MIN(ahead / kSize, count);
-  if (done > 0) copy_few(from, to, done);
+  const int64_t shift = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLine) / kSize;
+  int64_t done = shift == 0 ? 0 : HWY_MIN(kLineCount - shift, count);
+  if (done > 0) copy_into_line(from, to, shift, done);
   for (; done + kLineCount <= count; done += kLineCount) {
     const auto* source = reinterpret_cast<const uint8_t*>(from + done);
     auto* target = reinterpret_cast<uint8_t*>(to + done);
@@ -277,7 +286,7 @@ HWY_INLINE void stream_copy(const T* from, T* to, int64_t count) {
       hn::Stream(hn::LoadU(Bytes(), source + k), Bytes(), target + k);
     }
   }
-  if (done < count) copy_few(from + done, to + done, count - done);
+  if (done < count) copy_into_line(from + done, to + done, 0, count - done);
 }
 
 // A vector of floats as two of doubles, exactly.

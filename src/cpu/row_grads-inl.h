@@ -14,6 +14,7 @@
 #include "cpu/io-inl.h"
 #include "cpu/row_batch-inl.h"
 #include "cpu/row_sums-inl.h"
+#include "cpu/whole_lines-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -52,11 +53,13 @@ struct RowGroup {
 
 // How the data of a problem moves.
 enum class Flow {
-  kCached,     // it fits in cache
-  kPlain,      // it comes from memory, and rows that come soon are asked for meanwhile
-  kStreaming,  // the same, and dx is stored past the caches
-  kWithDh,     // as kPlain, and dh is added
+  kCached,      // it fits in cache
+  kPlain,       // it comes from memory, and rows that come soon are asked for meanwhile
+  kStreaming,   // the same, and dx is stored past the caches
+  kWholeLines,  // the same, though rows of dx begin within a cache line
+  kWithDh,      // as kPlain, and dh is added
 };
+inline constexpr int kFlows = 5;
 
 // Which rows of a group: the first two of four, whose terms wait for those of the last two, or all
 // there are.
@@ -79,13 +82,15 @@ class RowGrads {
   // All by value: what is stored might otherwise be a pointer or a scalar, and would be read anew
   // for every vector.
   HWY_INLINE RowGrads(const RowGroup<T>& rows, const float* gamma, float* dgamma, float* dbeta,
-                      FirstTerms& first_terms, int64_t begin,
+                      FirstTerms& first_terms, WaitingElements<T>* waiting, int64_t begin,
                       int k = kPass == Pass::kLast ? kAtOnce : 0)
       : count_(rows.count - k),
         x_{rows.x[k], rows.x[k + 1]},
         dy_{rows.dy[k], rows.dy[k + 1]},
         dh_{rows.dh[k], rows.dh[k + 1]},
         dx_{rows.dx[k], rows.dx[k + 1]},
+        lines_{WholeLines<T>(rows.dx[k]), WholeLines<T>(rows.dx[k + 1])},
+        waiting_(waiting + k),
         scalars_{ScalarVecs(rows.scalars[k]), ScalarVecs(rows.scalars[k + 1])},
         dy_ahead_(rows.dy_ahead),
         kept_(kept_sums(rows.first)),
@@ -148,21 +153,44 @@ class RowGrads {
     return hn::NegMulAdd(x, s.c2, hn::Mul(s.r, g));
   }
 
-  // Columns [begin, end) of rows of `cols`; begin is a multiple of pair_lanes().
-  HWY_INLINE void run(int64_t begin, int64_t end, int64_t cols) const {
+  // Columns [begin, end) of rows of `cols`, of a stretch [first, last); begin is a multiple of
+  // pair_lanes().
+  HWY_INLINE void run(int64_t begin, int64_t end, int64_t first, int64_t last, int64_t cols) const {
     const int64_t pairs_end = HWY_MIN(end, cols / pair_lanes() * pair_lanes());
+    WaitingElements<T> waiting[kAtOnce] = {};
     int64_t c = begin;
-    for (; c < pairs_end; c += pair_lanes()) pair(c);
+    if constexpr (kLines) {
+      if (c == first && c < pairs_end) {
+        pair<true>(c, waiting);
+        c += pair_lanes();
+      } else {
+        for (int k = 0; k < kAtOnce; ++k) waiting[k] = waiting_[k];
+      }
+    }
+    for (; c < pairs_end; c += pair_lanes()) pair<false>(c, waiting);
+    FloatVec last_dx[2][kAtOnce] = {};
+    int vectors = 0;
     if (c + lanes() <= end) {
-      vector<false>(c, lanes());
+      vector<false>(c, lanes(), last_dx[vectors++]);
       c += lanes();
     }
-    if (c < end) vector<true>(c, end - c);
+    if (c < end) vector<true>(c, end - c, last_dx[vectors]);
+    if constexpr (kLines) {
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (end < last) {
+          waiting_[k] = waiting[k];
+        } else {
+          lines_[k].end({last_dx[0][k], last_dx[1][k]}, end - pairs_end, pairs_end == first,
+                        dx_[k] + pairs_end, waiting[k]);
+        }
+      }
+    }
   }
 
  private:
   static constexpr bool kBeta = kParams && kForm != RowForm::kScaled;
   static constexpr bool kDh = !kWhole || kFlow == Flow::kWithDh;
+  static constexpr bool kLines = kDx && kFlow == Flow::kWholeLines;
 
   template <int kRow>
   HWY_INLINE FloatPair plus_dh(FloatPair dx, int64_t c) const {
@@ -180,8 +208,10 @@ class RowGrads {
     return hn::Add(dx, load_some<kTail>(dh_[kRow] + c, count));
   }
 
-  template <int kRow>
-  HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b) const {
+  // kStarts: the first pair of a stretch.
+  template <bool kStarts, int kRow>
+  HWY_INLINE void pair_of_row(int64_t c, FloatPair gamma, Terms& a, Terms& b,
+                              WaitingElements<T>* waiting) const {
     if constexpr (kRow < kAtOnce) {
       if (!kWhole && kRow >= count_) return;
       const FloatPair x = load_pair(x_[kRow] + c), dy = load_pair(dy_[kRow] + c);
@@ -190,40 +220,46 @@ class RowGrads {
                                          c);
       if constexpr (kDx && kFlow == Flow::kStreaming) {
         stream_pair(dx, dx_[kRow] + c);
+      } else if constexpr (kLines) {
+        lines_[kRow].template put<kStarts>(dx, dx_[kRow] + c, waiting[kRow]);
       } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
         store_pair(dx, dx_[kRow] + c);
       }
       if constexpr (kFlow != Flow::kCached) prefetch_pair(dy_[kRow] + c + dy_ahead_);
-      pair_of_row<kRow + 1>(c, gamma, a, b);
+      pair_of_row<kStarts, kRow + 1>(c, gamma, a, b, waiting);
     }
   }
-  HWY_INLINE void pair(int64_t c) const {
+  template <bool kStarts>
+  HWY_INLINE void pair(int64_t c, WaitingElements<T>* waiting) const {
     Terms a, b;
-    pair_of_row<0>(c, load_pair(gamma_ + c), a, b);
+    pair_of_row<kStarts, 0>(c, load_pair(gamma_ + c), a, b, waiting);
     add(a, c);
     add(b, c + lanes());
   }
 
   template <bool kTail, int kRow>
-  HWY_INLINE void vector_of_row(int64_t c, int64_t count, FloatVec gamma, Terms& terms) const {
+  HWY_INLINE void vector_of_row(int64_t c, int64_t count, FloatVec gamma, Terms& terms,
+                                FloatVec* lines_dx) const {
     if constexpr (kRow < kAtOnce) {
       if (!kWhole && kRow >= count_) return;
       const FloatVec x = load_some<kTail>(x_[kRow] + c, count);
       const FloatVec dy = load_some<kTail>(dy_[kRow] + c, count);
       const FloatVec dx =
           plus_dh<kTail, kRow>(row<kRow>(scalars_[kRow], x, dy, gamma, terms), c, count);
-      if constexpr (kDx && kFlow == Flow::kStreaming && !kTail) {
+      if constexpr (kLines) {
+        lines_dx[kRow] = dx;
+      } else if constexpr (kDx && kFlow == Flow::kStreaming && !kTail) {
         stream(dx, dx_[kRow] + c);
       } else if (kDx && (kWhole || dx_[kRow] != nullptr)) {
         store_some<kTail>(dx, dx_[kRow] + c, count);
       }
-      vector_of_row<kTail, kRow + 1>(c, count, gamma, terms);
+      vector_of_row<kTail, kRow + 1>(c, count, gamma, terms, lines_dx);
     }
   }
   template <bool kTail>
-  HWY_INLINE void vector(int64_t c, int64_t count) const {
+  HWY_INLINE void vector(int64_t c, int64_t count, FloatVec* lines_dx) const {
     Terms terms;
-    vector_of_row<kTail, 0>(c, count, load(gamma_ + c), terms);
+    vector_of_row<kTail, 0>(c, count, load(gamma_ + c), terms, lines_dx);
     add(terms, c);
   }
   HWY_INLINE void add(Terms& terms, int64_t c) const {
@@ -246,6 +282,8 @@ class RowGrads {
   const T* const dy_[kAtOnce];
   const T* const dh_[kAtOnce];
   T* const dx_[kAtOnce];
+  const WholeLines<T> lines_[kAtOnce];
+  WaitingElements<T>* const waiting_;
   const ScalarVecs scalars_[kAtOnce];
   const int64_t dy_ahead_;
   const FloatMask kept_;
@@ -260,10 +298,11 @@ template <bool kWhole, class T, RowForm kForm, bool kDx, bool kParams, Flow kFlo
 HWY_NOINLINE void row_grads(const RowGroup<T>& rows, const float* gamma, float* dgamma,
                             float* dbeta, int64_t begin, int64_t end, int64_t cols) {
   FirstTerms first_terms;
+  WaitingElements<T> waiting[kGroup];
   const auto pass = [&](auto which, int64_t c) HWY_ATTR {
     const RowGrads<decltype(which)::value, kWhole, T, kForm, kDx, kParams, kFlow> grads(
-        rows, gamma, dgamma, dbeta, first_terms, c);
-    grads.run(c, HWY_MIN(c + kGradTile, end), cols);
+        rows, gamma, dgamma, dbeta, first_terms, waiting, c);
+    grads.run(c, HWY_MIN(c + kGradTile, end), begin, end, cols);
   };
   for (int64_t c = begin; c < end; c += kGradTile) {
     if (kWhole || rows.count > kAtOnce) {
@@ -397,7 +436,7 @@ struct GradKernels {
   using Short = void (*)(const RowBatch<T>&, bool first, const float* gamma, float* dgamma,
                          float* dbeta, int64_t cols);
   Group part;                          // up to four rows, any outputs
-  Group whole[4];                      // four, by Flow
+  Group whole[kFlows];                 // four, by Flow
   Short short_plain, short_streaming;  // with dx, a multiple of four
 };
 
@@ -406,14 +445,16 @@ GradKernels<T> choose_kernels(bool dx, bool params) {
   constexpr auto kPart = row_grads<false, T, kForm, true, true, Flow::kCached>;
   if (!dx) {
     constexpr auto kWhole = row_grads<true, T, kForm, false, true, Flow::kPlain>;
-    return {kPart, {kWhole, kWhole, kWhole, nullptr}, nullptr, nullptr};
+    return {kPart, {kWhole, kWhole, kWhole, kWhole, nullptr}, nullptr, nullptr};
   }
   const auto with_dx = [](auto with_params) -> GradKernels<T> {
     constexpr bool kParams = decltype(with_params)::value;
+    constexpr Flow kLines = kMakesWholeLines ? Flow::kWholeLines : Flow::kPlain;
     return {kPart,
             {row_grads<true, T, kForm, true, kParams, Flow::kCached>,
              row_grads<true, T, kForm, true, kParams, Flow::kPlain>,
              row_grads<true, T, kForm, true, kParams, Flow::kStreaming>,
+             row_grads<true, T, kForm, true, kParams, kLines>,
              row_grads<true, T, kForm, true, true, Flow::kWithDh>},
             short_rows<T, kForm, kParams, false>,
             short_rows<T, kForm, kParams, true>};

@@ -48,12 +48,7 @@ class RowsRun {
     if (dx_ && !in_place && stored_past_caches(written(buffers.dx, problem.dx, bytes), moved)) {
       flow_ = Flow::kStreaming;
     }
-    straight_ = reinterpret_cast<uintptr_t>(buffers.dx) % kLine == 0;
-    const int64_t unit = problem.cols < pair_lanes() ? lanes() * kSize : kLine;
-    for (int axis = 0; axis < problem.lead_rank; ++axis) {
-      const int64_t apart = problem.dx[axis] * kSize;
-      straight_ = straight_ && apart % unit == 0 && !(apart % kPage == 0 && has_few_ways());
-    }
+    if (flow_ == Flow::kStreaming) choose_streaming();
   }
 
   // One aligned block of rows.
@@ -96,6 +91,23 @@ class RowsRun {
   // x and dy of a batch stay in a first-level cache of 32 KiB.
   static constexpr int64_t kBatchBytes = 32 * 1024;
 
+  // Only whole lines can be stored past the caches. Rows of dx that start within one, and are not
+  // shorter than one, are shifted in registers, where the instruction set can, else staged. So are
+  // rows that would compete with x and dy for their places in cache (8192x4096 bf16: 1.3 ns per
+  // element straight, 0.7 so; AMD), and those with dh, whose kernel does not stream.
+  void choose_streaming() {
+    bool straight = reinterpret_cast<uintptr_t>(buffers_.dx) % kLine == 0, crowded = false;
+    const int64_t unit = problem_.cols < pair_lanes() ? lanes() * kSize : kLine;
+    for (int axis = 0; axis < problem_.lead_rank; ++axis) {
+      const int64_t apart = problem_.dx[axis] * kSize;
+      straight = straight && apart % unit == 0;
+      crowded = crowded || (apart % kPage == 0 && has_few_ways());
+    }
+    const bool shifted = !straight && kMakesWholeLines && problem_.cols >= pair_lanes();
+    staged_ = !(straight || shifted) || crowded || problem_.has_dh;
+    if (shifted && !staged_) flow_ = Flow::kWholeLines;
+  }
+
   static int64_t tiles(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
   int64_t row_bytes() const { return 2 * problem_.cols * kSize; }
   int64_t rows_within(int64_t bytes) const {
@@ -122,6 +134,7 @@ class RowsRun {
   }
 
   void first_look(Batch& batch, const Batch& next) const {
+    if (flow_ == Flow::kWholeLines) ask_for_ends(batch);
     if (sums_ && has_short_rows()) {
       const bool cached = flow_ == Flow::kCached;
       sum_short_rows<T, kForm, kFromX>(batch, workspace_.gamma, problem_.cols,
@@ -135,6 +148,15 @@ class RowsRun {
       }
     }
     finish_sums(batch);
+  }
+
+  // The lines at the ends of the rows of dx, which are stored through the caches, since they are
+  // not wholly theirs: a store that waits for memory holds up those behind it.
+  void ask_for_ends(const Batch& batch) const {
+    for (int64_t k = 0; k < batch.count; ++k) {
+      prefetch_bytes<3>(batch.dx[k], 1);
+      prefetch_bytes<3>(batch.dx[k] + problem_.cols - 1, 1);
+    }
   }
 
   void first_look_by_columns(Batch& batch) const {
@@ -295,7 +317,7 @@ class RowsRun {
              int64_t end) const {
     if (has_short_rows() && dx_ && !problem_.has_dh && batch.count % kGroup == 0 &&
         !batch.any_wide) {
-      const bool streams = flow_ == Flow::kStreaming && straight_;
+      const bool streams = flow_ == Flow::kStreaming && !staged_;
       const auto kernel = streams ? kernels_.short_streaming : kernels_.short_plain;
       return kernel(batch, starts_chunk, workspace_.gamma, chunk, dbeta(chunk), problem_.cols);
     }
@@ -315,7 +337,7 @@ class RowsRun {
         continue;
       }
       group.dy_ahead = next.dy[k] - batch.dy[k];
-      if (flow_ == Flow::kStreaming && (!straight_ || problem_.has_dh)) {
+      if (staged_) {
         staged_group(group, chunk, begin, end);
       } else {
         run(whole(flow_), group, chunk, begin, end);
@@ -334,10 +356,7 @@ class RowsRun {
     return chunk == nullptr ? nullptr : chunk + workspace_.padded;
   }
 
-  // Rows of dx that do not start at a cache line can only be streamed shifted: they are written to
-  // a place in the first-level cache, and streamed from there. So are those that would compete with
-  // x and dy for their places in that cache (8192x4096 bf16: 1.3 ns per element straight, 0.7 so;
-  // AMD), and those with dh, whose kernel does not stream.
+  // dx by way of the first-level cache.
   void staged_group(const RowGroup<T>& group, float* chunk, int64_t begin, int64_t end) const {
     constexpr int64_t kTile = 1024;
     HWY_ALIGN T stage[kGroup][kTile];
@@ -415,9 +434,7 @@ class RowsRun {
   const bool sums_ = dx_ || kFromX;  // the first look has something to do
   const GradKernels<T> kernels_;
   Flow flow_ = Flow::kCached;
-  // Every row of dx starts at a cache line, or at a vector if it is shorter, and leaves x and dy of
-  // the same columns their places in cache.
-  bool straight_ = false;
+  bool staged_ = false;  // dx is written to the first-level cache, and streamed from there
 };
 
 }  // namespace HWY_NAMESPACE

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "normgrad/normgrad.hpp"
@@ -150,20 +152,33 @@ Outputs batch_norm(DType dtype, const std::vector<int64_t>& shape, bool channels
 
 class Streaming : public testing::TestWithParam<DType> {};
 
-TEST_P(Streaming, RowsKeepTheirBits) {
-  const DType dtype = GetParam();
+void expect_same_rows(DType dtype, int64_t cols) {
   const int64_t size = static_cast<int64_t>(size_of(dtype));
+  const int64_t rows = kBytes / (3 * size * cols) + 3;
+  const Outputs whole = layer_norm(dtype, cols, 0, rows, Dx::kAligned);
+  EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kShifted) == whole) << cols << " columns";
+  EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kInPlace) == whole) << cols << " columns";
+  const int64_t few = 7, first = rows - few;
+  const Outputs part = layer_norm(dtype, cols, first, few, Dx::kAligned);
+  EXPECT_EQ(std::memcmp(part.dx.data(), whole.dx.data() + first * cols * size, part.dx.size()), 0)
+      << cols << " columns";
+}
+
+TEST_P(Streaming, RowsKeepTheirBits) {
   // The last two: shared columns, of whose last stretch less than a pair of vectors is left.
   for (int64_t cols : {16, 64, 97, 1001, 1024, 70000, 196613, 196629}) {
-    const int64_t rows = kBytes / (3 * size * cols) + 3;
-    const Outputs whole = layer_norm(dtype, cols, 0, rows, Dx::kAligned);
-    EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kShifted) == whole) << cols << " columns";
-    EXPECT_TRUE(layer_norm(dtype, cols, 0, rows, Dx::kInPlace) == whole) << cols << " columns";
-    const int64_t few = 7, first = rows - few;
-    const Outputs part = layer_norm(dtype, cols, first, few, Dx::kAligned);
-    EXPECT_EQ(std::memcmp(part.dx.data(), whole.dx.data() + first * cols * size, part.dx.size()), 0)
-        << cols << " columns";
+    expect_same_rows(GetParam(), cols);
   }
+}
+
+// Only AVX-512 shifts rows in registers.
+TEST_P(Streaming, RowsInAStageKeepTheirBits) {
+  const std::vector<Implementation> all = implementations();
+  const auto is_avx2 = [](const Implementation& i) { return i.name == std::string("cpu:avx2"); };
+  if (std::none_of(all.begin(), all.end(), is_avx2)) GTEST_SKIP() << "no AVX2";
+  setenv("NORMGRAD_IMPL", "cpu:avx2", 1);
+  for (int64_t cols : {97, 1001, 5000}) expect_same_rows(GetParam(), cols);
+  unsetenv("NORMGRAD_IMPL");
 }
 
 void expect_same_channels(DType dtype, int64_t channels, int64_t length, bool gaps) {

@@ -398,6 +398,9 @@ def suite():
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__)
+        return
     if "--list" in sys.argv:
         print("\n".join(name for name, *_ in MUTANTS))
         return

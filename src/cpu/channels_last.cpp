@@ -263,7 +263,7 @@ class ChannelsLastRun {
   // Rows that share the scalars. Long ones may share a set of the first-level cache as well, which
   // has no room for more than two of x, dy and dx: 2048 channels of bf16 took 0.53 ms with 8 rows,
   // 0.34 with 2. What goes past the caches goes nearly as it lies in memory, 512 bytes of a tensor
-  // at a time: 64x256x6272 f32 17.9 ms with four rows, 13.9 so. Two 16-bit rows from 2 KiB on: they
+  // at a time: 64x256x6272 f32 17.9 ms with four rows, 14.7 so. Two 16-bit rows from 2 KiB on: they
   // would read ten bytes of scalars per byte of data.
   int64_t height() const {
     if (!streaming_) return std::clamp<int64_t>(4096 / row_bytes(), 2, 8);

@@ -92,7 +92,8 @@ class ColumnSummer {
       dy_sum[k] = add_ ? hn::LoadU(d, dy_ + c + k * step) : hn::Zero(d);
       dy_x_sum[k] = add_ ? hn::LoadU(d, dy_x_ + c + k * step) : hn::Zero(d);
     }
-    const auto add = [&](const T* x, const T* dy) HWY_ATTR {
+    const T *x = rows_.x + c, *dy = rows_.dy + c;
+    for (int64_t row = 0; row < rows_.count; ++row) {
       for (int k = 0; k < kHalves; ++k) {
         const DoubleVec dy_half = hn::PromoteTo(d, hn::LoadU(half, dy + k * step));
         const auto centred = hn::Sub(hn::LoadU(half, x + k * step), mean[k]);
@@ -100,19 +101,6 @@ class ColumnSummer {
         dy_x_sum[k] = hn::MulAdd(dy_half, hn::PromoteTo(d, centred), dy_x_sum[k]);
       }
       prefetch(x, dy);
-    };
-    const T *x = rows_.x + c, *dy = rows_.dy + c;
-    int64_t row = 0;
-    for (; row + 4 <= rows_.count; row += 4) {
-      add(x, dy);
-      add(x + rows_.x_stride, dy + rows_.dy_stride);
-      add(x + 2 * rows_.x_stride, dy + 2 * rows_.dy_stride);
-      add(x + 3 * rows_.x_stride, dy + 3 * rows_.dy_stride);
-      x += 4 * rows_.x_stride;
-      dy += 4 * rows_.dy_stride;
-    }
-    for (; row < rows_.count; ++row) {
-      add(x, dy);
       x += rows_.x_stride;
       dy += rows_.dy_stride;
     }

@@ -34,6 +34,7 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_TRUE(g.cluster == 1 || g.block_slots(g.crews - 1) + std::max(8, g.cluster) <= kSumSlots);
   ASSERT_TRUE(g.cluster == 1 || g.crews <= kClusterCrews);
   ASSERT_LE(g.units_per_thread * unit, 16);
+  ASSERT_TRUE(!g.ahead || (g.cluster > 1 && g.warps > 1));
   ASSERT_LE(g.stage_rows(), 32);  // a lane for the statistics of each
   ASSERT_LE(g.batch, 32);
   ASSERT_TRUE(std::has_single_bit(unsigned(g.batch)) && g.batch % g.stage_rows() == 0);

@@ -336,13 +336,36 @@ TEST_F(CudaKernels, ManyRowsAcross) {
   unsetenv("NORMGRAD_IMPL");
 }
 
-// What NORMGRAD_IMPL can force: everything it takes is right, on shapes that are not its own too.
+// Several in a warp, so many that a crew describes three batches of them, each of several stages.
+TEST_F(CudaKernels, ManyShortRows) {
+  for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+    Case each = make_case(op, {140000, 64}, DType::kBF16);
+    const uint64_t hash = run(each);
+    each.offset = 5;
+    EXPECT_EQ(run(each), hash) << each.name;
+  }
+}
+
 // A cluster of 16 blocks has more than 32 rows, whose column sums are made in chunks.
 TEST_F(CudaKernels, ManyRowsOfACluster) {
   run(make_case(Op::kRmsNorm, {240, 65600}, DType::kF32));
   run(make_case(Op::kLayerNorm, {240, 65600}, DType::kF32));
+  // A single crew has 40 rows, whose sums travel while others are worked on.
+  for (const Op op : {Op::kLayerNorm, Op::kRmsNorm}) {
+    Case each = make_case(op, {280, 66000}, DType::kBF16);
+    const uint64_t hash = run(each);
+    each.offset = 1;
+    EXPECT_EQ(run(each), hash) << each.name;
+    each = make_case(op, {200, 9000}, DType::kF16);  // and rows that float32 does not serve
+    each.random = false;
+    for (const auto values : {reference::Values::kZeroDy, reference::Values::kNonFinite}) {
+      each.values = values;
+      run(each);
+    }
+  }
 }
 
+// What NORMGRAD_IMPL can force: everything it takes is right, on shapes that are not its own too.
 TEST_F(CudaKernels, EachKernelOnEveryShape) {
   int taken = 0;
   std::vector<Case> cases = some_cases();

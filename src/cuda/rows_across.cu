@@ -150,10 +150,11 @@ __device__ void write_columns(const AcrossLaunch& launch, const double* fold) {
   }
 }
 
-template <class T, bool kRms, bool kPlain>
+template <class T, RowForm kForm, bool kPlain>
 __global__ void __launch_bounds__(kThreads, 1)
     across_kernel(const __grid_constant__ AcrossLaunch launch) {
 #if NORMGRAD_HOPPER
+  constexpr bool kRms = kForm == RowForm::kRms;
   auto* ring = dynamic_shared<uint4>();
   auto& board = in_shared<Board>();
   if (threadIdx.x < kWarps * Deal::kMostSlots) {
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   if (warp < kWarps) {
     const bool works = warp < launch.deal.workers();
-    AcrossWorker<T, kRms, kPlain> worker(launch, board, ring);
+    AcrossWorker<T, kForm, kPlain> worker(launch, board, ring);
     if (works) worker.start();
     grid_sync();
     if (works) worker.work();
@@ -238,12 +239,12 @@ Status launch_across(const RowsProblem& problem, const Buffers& buffers, void* w
                  std::max<int64_t>(deal.slots * 32, 2 * sizeof(double) * unit);
   shape.cooperative = true;
   return with_type(problem.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto kernel =
-        is_rms(problem.statistics)
-            ? (plain ? &across_kernel<T, true, true> : &across_kernel<T, true, false>)
-            : (plain ? &across_kernel<T, false, true> : &across_kernel<T, false, false>);
-    return launch_kernel(kernel, shape, stream, launch);
+    return with_form(problem.statistics, [&](auto form) {
+      using T = decltype(type);
+      const auto kernel =
+          plain ? &across_kernel<T, form(), true> : &across_kernel<T, form(), false>;
+      return launch_kernel(kernel, shape, stream, launch);
+    });
   });
 }
 

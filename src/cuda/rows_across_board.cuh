@@ -35,8 +35,8 @@ struct AcrossLaunch {
 
 // A row whose sums are known: its RowScalars, as they are read.
 struct alignas(16) KnownRow {
-  float mean, scale, c1, c2;
-  float factor;
+  float mean, r, scale, c1;
+  float c2;
   int skipped;  // there is none, or it has to be done in float64
 };
 

@@ -179,10 +179,10 @@ class AcrossCarrier {
     RowScalars s;
     bool wide = false;
     if (!make_scalars<kRms>(launch_.rows, scales, sums, s)) {
-      const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.scale * s.factor);
+      const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.r);
       wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
     }
-    known = {s.mean, s.scale, s.c1, s.c2, s.factor, wide};
+    known = {s.mean, s.r, s.scale, s.c1, s.c2, wide};
     return wide;
   }
 

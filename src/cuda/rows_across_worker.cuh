@@ -8,7 +8,7 @@ namespace normgrad::cuda::across {
 
 // kPlain: rows are evenly spaced, start at multiples of 16 bytes and have whole units. The others
 // take longer; the bits are the same.
-template <class T, bool kRms, bool kPlain>
+template <class T, RowForm kForm, bool kPlain>
 class AcrossWorker {
  public:
   __device__ AcrossWorker(const AcrossLaunch& launch, Board& board, uint4* ring)
@@ -72,6 +72,7 @@ class AcrossWorker {
 
  private:
   static constexpr int kE = kUnit<T>;
+  static constexpr bool kRms = kForm == RowForm::kRms;
   static constexpr int kSums = kRms ? kE : 2 * kE;
 
   __device__ int index(int b) const { return group_ * kBatch + b; }  // in a round
@@ -116,7 +117,7 @@ class AcrossWorker {
     double2 sums[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const float mean = kRms ? 0 : board_.means[place][index(b)];
+      const float mean = kForm == RowForm::kLayer ? board_.means[place][index(b)] : 0;
       float x[kE], dy[kE], g[kE];
       if (kPlain) wait(&board_.full[group_][at.slot], at.parity);
       unpack<T>(slot(at.slot, 0), x);
@@ -125,7 +126,7 @@ class AcrossWorker {
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
         g[e] = dy[e] * gamma_[e];
-        if constexpr (!kRms) x[e] -= mean;
+        if constexpr (kForm == RowForm::kLayer) x[e] -= mean;
       }
       sums[b] = {kRms ? tree_sum(x, x) : tree_sum(g), tree_sum(g, x)};
     }
@@ -147,7 +148,7 @@ class AcrossWorker {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const KnownRow known = board_.rows[place][index(b)];
-      const RowScalars scalars = {known.mean, known.scale, known.factor, known.c1, known.c2};
+      const RowScalars scalars = {known.mean, known.r, known.scale, known.c1, known.c2};
       float x[kE], dy[kE];
       unpack<T>(slot(at.slot, 0), x);
       unpack<T>(slot(at.slot, 1), dy);
@@ -168,15 +169,11 @@ class AcrossWorker {
     float dx[kE];
 #pragma unroll
     for (int e = 0; e < kE; ++e) {
-      const float centred = kRms ? x[e] : x[e] - scalars.mean;
-      const float scaled_dy = dy[e] * scalars.scale;
-      dx[e] = scalars.dx(scaled_dy, gamma_[e], centred);
+      const float centred = kForm == RowForm::kLayer ? x[e] - scalars.mean : x[e];
+      const float scaled_dy = kForm == RowForm::kXHat ? dy[e] : dy[e] * scalars.r;
+      dx[e] = scalars.dx(dy[e], gamma_[e], centred);
       dgamma_[e] = fmaf(scaled_dy, centred, dgamma_[e]);
       if constexpr (!kRms) dbeta_[e] += dy[e];
-    }
-    if (!kRms && __builtin_expect(problem_.statistics == RowStatistics::kXHatStd, 0)) {
-#pragma unroll
-      for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
     }
     if (!stores_) return;
     if constexpr (kPlain) {

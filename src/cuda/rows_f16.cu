@@ -2,8 +2,6 @@
 
 namespace normgrad::cuda {
 
-RowsKernel rows_kernel_f16(bool rms, int units_per_thread, bool plain, bool is_short, bool dh) {
-  return find_rows_kernel<F16>(rms, units_per_thread, plain, is_short, dh);
-}
+RowsKernel rows_kernel_f16(const RowsVariant& variant) { return find_rows_kernel<F16>(variant); }
 
 }  // namespace normgrad::cuda

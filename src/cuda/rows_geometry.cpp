@@ -21,7 +21,6 @@ void deal_parts(const RowsProblem& problem, RowsGeometry& g) {
   g.parts = static_cast<int>(std::max<int64_t>(
       {1, std::min(resident, steps), divide_up(problem.rows, g.teams() * most_rows)}));
   g.chunked = divide_up(steps, g.parts) * g.turns > kChunkRows + kMostChunks;
-  if (g.lanes < 32) g.batch = g.stage_rows();
 }
 
 }  // namespace
@@ -52,6 +51,7 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
       g.lanes *= 2;
     }
     g.turns = std::min(4, g.lanes);  // a stage has no more rows than a warp has lanes
+    g.batch = g.stage_rows();
   } else {
     // Two crews to a block: one works while the other waits for sums. Clusters of 16 leave 20 of
     // 132 multiprocessors out, so rows for 16 of them are cut into 8, one crew each, if they can.
@@ -66,6 +66,8 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     // With more under way, some multiprocessors get more of the memory than others, which then end
     // late: 16384x4096 RMSNorm bf16 105 us with three stages, 101 with two.
     g.stages = g.cluster > 1 ? 3 : 2;
+    // Up to kLongRow the rows of other crews fill the time, in fp32 memory takes longer anyway.
+    g.ahead = unit == 8 && problem.cols > kLongRow;
     g.batch = g.crews > 1 ? 16 : 8;  // 16 KB at most, and 0.5 KB where little is left
   }
   deal_parts(problem, g);
@@ -74,8 +76,18 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
       --g.stages;
     } else {
       g.turns /= 2;
+      g.batch = g.stage_rows();
     }
     deal_parts(problem, g);
+  }
+  // Rows are described by as many lanes as there is memory for: LayerNorm bf16 1048576x64 103 us by
+  // 32, 125 by 8.
+  while (g.lanes < 32 && g.batch < 32) {
+    g.batch *= 2;
+    if (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
+      g.batch /= 2;
+      break;
+    }
   }
   return g;
 }
@@ -99,7 +111,9 @@ RowsMemory::RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry,
   const int rows = geometry.crews * geometry.stages * geometry.stage_rows();
   gamma_at = aligned(sizeof(RowsShared), 16);
   scales_at = gamma_at + 4 * unit * geometry.team_units();
-  places_at = aligned(scales_at + geometry.crews * geometry.scales_bytes(), 16);
+  travel_at = aligned(scales_at + geometry.crews * geometry.scales_bytes(), 16);
+  places_at =
+      travel_at + (geometry.ahead ? geometry.crews * static_cast<int>(sizeof(TravellingSums)) : 0);
   chunks_at = aligned(places_at + (plain ? 0 : static_cast<int>(sizeof(RowPlace)) * rows), 128);
   ring_at = chunks_at + (geometry.chunked ? sums : 0);
   // A team looks at all units that it has room for.

@@ -14,6 +14,7 @@ inline constexpr int kMaxWarps = 16;    // of a team
 inline constexpr int kMaxCluster = 16;  // blocks
 inline constexpr int kMaxStages = 3;
 inline constexpr int kClusterCrews = 3;  // at most, where rows are cut
+inline constexpr int kLongRow = 8192;    // 16-bit rows beyond it are worked on ahead
 inline constexpr int kSumSlots = 48;
 inline constexpr int kColumnsPerThread = 16;  // at most; in rows beyond 256 columns exactly
 
@@ -43,16 +44,26 @@ struct RowsShared {
   uint64_t cluster[kClusterCrews][2];
 };
 
+// Of a crew whose sums travel over the cluster while it writes dx of the row before: of its warps,
+// then of the cluster's blocks, for rows in turn; zeros where there is none. A block may send those
+// of row i + 2 while others still have to read those of row i, but not before they have read those
+// of row i - 1: hence four turns.
+struct alignas(16) TravellingSums {
+  RowSums warps[2][kMaxWarps];
+  RowSums blocks[4][kMaxCluster];
+  uint64_t arrived[4];
+};
+
 struct RowStats {
   float mean = 0, spread = 0;
 };
 
 // What is known of a row before its sums are: made once per row, not by each of its threads.
 struct alignas(16) RowScales {
-  float mean = 0, scale = 0;
-  float factor = 0;       // of dx: r / scale
-  float moderate = 0;     // 1 if r is near 1, and the row not one element that LayerNorm makes 0
-  double c1 = 0, c2 = 0;  // of the sums of g and of g * (x - mean)
+  float mean = 0;
+  float r = 0, scale = 0;  // of RowScalars
+  float moderate = 0;      // 1 if r is near 1, and the row not one element that LayerNorm makes 0
+  double c1 = 0, c2 = 0;   // of the sums of g and of g * (x - mean)
 };
 
 // A function of shape and dtype alone, so that the order of every sum is.
@@ -71,6 +82,7 @@ struct RowsGeometry {
   int block_units = 0;   // of a row
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
   bool chunked = false;  // more than kChunkRows + kMostChunks rows per team
+  bool ahead = false;    // a row's sums travel while dx of the one before is written
 
   // Where the slots of a crew's blocks are: 8, or 16 if it is the only one.
   constexpr int block_slots(int crew) const { return crews * warp_slots + crew * 8; }
@@ -107,7 +119,7 @@ int slot_bytes(const RowsProblem& problem, const RowsGeometry& geometry, bool pl
 struct RowsMemory {
   static constexpr int kMost = 227 * 1024;
   RowsMemory(const RowsProblem& problem, const RowsGeometry& geometry, bool plain);
-  int gamma_at, scales_at, places_at, chunks_at, ring_at, bytes;
+  int gamma_at, scales_at, travel_at, places_at, chunks_at, ring_at, bytes;
 };
 
 }  // namespace normgrad::cuda

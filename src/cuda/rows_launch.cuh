@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/rows_geometry.hpp"
 #include "normgrad/plan.hpp"
@@ -17,6 +18,7 @@ struct RowsLaunch {
   const int64_t* offsets = nullptr;  // or the offset of each row in each of them
   double per_col = 0;
   bool x_packed = false, dy_packed = false;  // rows follow each other without gaps
+  int64_t part_step = 0, crew_step = 0;  // from the first row of a block or crew to the next one's
   int64_t row_stride = 0;   // from a row of a crew's stage to the same in its next stage
   int64_t ring_stride = 0;  // and after all stages
   int64_t dx_stride = 0;    // the first of them in dx, in elements
@@ -26,20 +28,40 @@ struct RowsLaunch {
   const char *low[2] = {}, *high[2] = {};  // the first byte of x and of dy, and behind the last
   int64_t piece_stride[2] = {};            // bytes from one of a crew to its next, of x and of dy
   int groups = 1;                          // teams of a crew
-  int stage_rows = 1;
-  int slot_bytes = 0;         // of a row in a stage
-  int stage_bytes = 0;        // of one tensor
-  float* partials = nullptr;  // parts x {dgamma, dbeta} x padded columns
+  int stage_rows = 1, stage_bits = 0;      // a power of 2, and which
+  int slot_bytes = 0;                      // of a row in a stage
+  int stage_bytes = 0;                     // of one tensor
+  float* partials = nullptr;               // parts x {dgamma, dbeta} x padded columns
   int64_t padded_cols = 0;
   // Offsets in shared memory.
-  int gamma_at = 0, scales_at = 0, places_at = 0, chunks_at = 0, ring_at = 0;
+  int gamma_at = 0, scales_at = 0, travel_at = 0, places_at = 0, chunks_at = 0, ring_at = 0;
 };
 
-// plain: rows of x, dy, dx and dh are evenly spaced, all start at multiples of 16 bytes and have
-// whole units. is_short: a row is for fewer than 32 lanes.
+// What x is, and so what is summed: RMSNorm's, LayerNorm's or, with no mean to subtract, its x_hat.
+enum class RowForm { kRms, kLayer, kXHat };
+
+// Calls visit with the form as a constant.
+template <class Visit>
+decltype(auto) with_form(RowStatistics statistics, const Visit& visit) {
+  if (is_rms(statistics)) return visit(std::integral_constant<RowForm, RowForm::kRms>());
+  if (statistics == RowStatistics::kXHatStd) {
+    return visit(std::integral_constant<RowForm, RowForm::kXHat>());
+  }
+  return visit(std::integral_constant<RowForm, RowForm::kLayer>());
+}
+
+// A kernel, of one type.
+struct RowsVariant {
+  RowStatistics statistics;
+  int units_per_thread;
+  bool plain;     // rows of x, dy, dx, dh: evenly spaced, at multiples of 16 bytes, of whole units
+  bool is_short;  // a row is for fewer than 32 lanes
+  bool dh;
+  bool ahead;  // as RowsGeometry has it; plain, without dh
+};
 using RowsKernel = void (*)(RowsLaunch);
-RowsKernel rows_kernel_f32(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
-RowsKernel rows_kernel_f16(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
-RowsKernel rows_kernel_bf16(bool rms, int units_per_thread, bool plain, bool is_short, bool dh);
+RowsKernel rows_kernel_f32(const RowsVariant& variant);
+RowsKernel rows_kernel_f16(const RowsVariant& variant);
+RowsKernel rows_kernel_bf16(const RowsVariant& variant);
 
 }  // namespace normgrad::cuda

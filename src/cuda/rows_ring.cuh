@@ -164,10 +164,11 @@ class RowsRing {
   }
 
   // The table has two batches of rows. When one is done, its place gets the one after the next, a
-  // row per lane. Its statistics were asked for a batch before. `first`: of the stage just read.
-  __device__ void describe(int64_t first, const Stage& stage) const {
+  // row per lane. Its statistics were asked for a batch before. `first`: of a stage whose rows are
+  // done, scales: its place in the table.
+  __device__ void describe(int64_t first, int scales) const {
     const int rows = launch_.stage_rows, batch = launch_.geometry.batch;
-    const int next = stage.scales + rows;
+    const int next = scales + rows;
     if ((next & (batch - 1)) != 0 || lane_ >= batch) return;
     wait_for_copies();
     const int64_t row = row_of(first, rows + batch + lane_);
@@ -202,9 +203,8 @@ class RowsRing {
   __device__ RowScales* table() const { return reinterpret_cast<RowScales*>(memory_ + scales_at_); }
   // Row i of this crew, counted from the stage that starts with row `first`.
   __device__ int64_t row_of(int64_t first, int i) const {
-    const int rows = launch_.stage_rows;
-    return kShort ? first + i / rows * launch_.row_stride + i % rows
-                  : first + i * launch_.row_stride;
+    if (!kShort) return first + i * launch_.row_stride;
+    return first + (i >> launch_.stage_bits) * launch_.row_stride + (i & (launch_.stage_rows - 1));
   }
   // Where this lane's statistics of the batch arrive that is the next to be described.
   __device__ RowStats& landing() const {

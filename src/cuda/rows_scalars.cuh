@@ -9,14 +9,13 @@
 
 namespace normgrad::cuda {
 
-// dx / factor = scale * dy * gamma - c1 - (x - mean) * c2. The factor is 1 but where x is x_hat
-// already: there scale is.
+// dx = r * dy * gamma - c1 - (x - mean) * c2. dgamma adds up scale * dy * (x - mean): the scale is
+// r, or 1 where x is x_hat already.
 struct RowScalars {
-  float mean = 0, scale = 0, factor = 0, c1 = 0, c2 = 0;
+  float mean = 0, r = 0, scale = 0, c1 = 0, c2 = 0;
 
-  // scaled_dy: dy * scale, which also makes dgamma.
-  __device__ float dx(float scaled_dy, float gamma, float centred) const {
-    return fmaf(-centred, c2, fmaf(scaled_dy, gamma, -c1));
+  __device__ float dx(float dy, float gamma, float centred) const {
+    return fmaf(-centred, c2, fmaf(dy * r, gamma, -c1));
   }
 };
 
@@ -169,15 +168,14 @@ __device__ bool is_below(double value) {
 bool has_aligned_rows(const RowsProblem& problem, const RowsProblem::LeadStrides& strides,
                       const void* data);
 
-// One of scale and factor is 1.
-__device__ inline RowScales make_scales(float mean, double scale, double factor, double per_col,
+__device__ inline RowScales make_scales(float mean, double r, double scale, double per_col,
                                         bool several = true) {
   return {mean,
+          static_cast<float>(r),
           static_cast<float>(scale),
-          static_cast<float>(factor),
-          several && is_near_1<20>(scale) && is_near_1<20>(factor) ? 1.0f : 0.0f,
-          scale * per_col,
-          scale * scale * scale * per_col};
+          several && is_near_1<20>(r) ? 1.0f : 0.0f,
+          r * per_col,
+          r * scale * scale * per_col};
 }
 
 template <class Launch>
@@ -185,11 +183,11 @@ __device__ RowScales make_scales(const Launch& launch, RowStats stats) {
   const RowStatistics form = launch.problem.statistics;
   const bool several = launch.problem.cols > 1 || is_rms(form);
   if (form == RowStatistics::kXHatStd) {
-    return make_scales(0, 1, quick_reciprocal(stats.spread), launch.per_col, several);
+    return make_scales(0, quick_reciprocal(stats.spread), 1, launch.per_col, several);
   }
   double r = stats.spread;
   if (form == RowStatistics::kMeanVariance) r = quick_rsqrt(stats.spread + launch.problem.eps);
-  return make_scales(stats.mean, r, 1, launch.per_col, several);
+  return make_scales(stats.mean, r, r, launch.per_col, several);
 }
 
 // From the sums of g (RMSNorm: of x^2) and of g * (x - mean). False if float32 may not serve the
@@ -201,10 +199,10 @@ __device__ bool make_scalars(const Launch& launch, RowScales scales, double2 sum
   const bool from_x = kRms && launch.problem.statistics == RowStatistics::kFromX;
   if (from_x) {
     const double r = quick_rsqrt(sums.x * launch.per_col + launch.problem.eps);
-    scales = make_scales(0, r, 1, launch.per_col);
+    scales = make_scales(0, r, r, launch.per_col);
   }
   // A zero has no sign, whatever was added of columns that are not there.
-  scalars = {scales.mean, scales.scale, scales.factor,
+  scalars = {scales.mean, scales.r, scales.scale,
              kRms ? 0 : static_cast<float>(sums.x * scales.c1) + 0.0f,
              static_cast<float>(sums.y * scales.c2) + 0.0f};
   const bool first = kRms ? !from_x || is_near_1<40>(sums.x) : is_below<40>(sums.x);
@@ -214,7 +212,7 @@ __device__ bool make_scalars(const Launch& launch, RowScales scales, double2 sum
 // The same with care: whether float32 serves the row.
 template <bool kRms, class Launch>
 __device__ bool is_served(const Launch& launch, const RowScalars& scalars, double2 sums) {
-  const double scale = scalars.scale, r = scale * scalars.factor, g_x = sums.y * launch.per_col;
+  const double r = scalars.r, scale = scalars.scale, g_x = sums.y * launch.per_col;
   const double first = sums.x * launch.per_col;
   const double sum = (kRms ? 0 : fabs(first)) + fabs(scale * g_x);
   if (!kRms && launch.problem.cols == 1) return false;

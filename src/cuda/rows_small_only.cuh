@@ -180,8 +180,7 @@ class OnlyRow {
       float dx[kE];
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
-        dx[e] = scalars.dx(dy_[j][e] * scalars.scale, gamma_[j][e], x_[j][e]);
-        if constexpr (!kRms) dx[e] *= scalars.factor;
+        dx[e] = scalars.dx(dy_[j][e], gamma_[j][e], x_[j][e]);
       }
       store(launch_.dx, j, dx);
     }

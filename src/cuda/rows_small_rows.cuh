@@ -34,8 +34,7 @@ __device__ __noinline__ void write_with_care(const SmallLaunch& launch, const Ro
                                              AnyTeam team, int row_index, bool there, bool fine,
                                              RowScalars scalars, double2 sums) {
   const bool needs = !fine && !is_served<kRms>(launch, scalars, sums);
-  const bool zero =
-      (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.scale * scalars.factor);
+  const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(scalars.r);
   const WideRow<T, kColumnsPerThread / kUnit<T>> row(rest, team, row_index);
   bool any = false;
   row.for_columns([&](int c) { any |= widen(row.dy[c]) != 0; });
@@ -57,9 +56,8 @@ __device__ __noinline__ void write_with_care(const SmallLaunch& launch, const Ro
   if (launch.dx == nullptr) return;
   if (wide) return write_wide_dx(row, gamma, exact);
   row.for_columns([&](int c) {
-    const float x = widen(row.x[c]), scaled_dy = widen(row.dy[c]) * scalars.scale;
-    const float dx = scalars.dx(scaled_dy, gamma[c], x - scalars.mean);
-    row.dx[c] = narrow<T>(dx * scalars.factor);
+    const float x = widen(row.x[c]), dy = widen(row.dy[c]);
+    row.dx[c] = narrow<T>(scalars.dx(dy, gamma[c], x - scalars.mean));
   });
 }
 
@@ -233,11 +231,7 @@ class SmallRows {
       widen_unit(j, scalars.mean, x, dy);
       widen_gamma(j, gamma[j], dx);
 #pragma unroll
-      for (int e = 0; e < kE; ++e) dx[e] = scalars.dx(dy[e] * scalars.scale, dx[e], x[e]);
-      if (!kRms && __builtin_expect(launch_.problem.statistics == RowStatistics::kXHatStd, 0)) {
-#pragma unroll
-        for (int e = 0; e < kE; ++e) dx[e] *= scalars.factor;
-      }
+      for (int e = 0; e < kE; ++e) dx[e] = scalars.dx(dy[e], dx[e], x[e]);
       if constexpr (kForm != SmallForm::kAny) {
         if (column(j) < end_) *reinterpret_cast<uint4*>(row + column(j)) = pack<T>(dx);
       } else {

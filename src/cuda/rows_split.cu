@@ -206,10 +206,9 @@ __global__ void grads_kernel(const __grid_constant__ SplitLaunch launch) {
       if (!known.wide) {
         const RowScalars& s = known.scalars;
         const float centred = x[e] - s.mean;
-        const float scaled_dy = dy[e] * s.scale;
-        dx[e] = s.factor * s.dx(scaled_dy, gamma[e], centred);
+        dx[e] = s.dx(dy[e], gamma[e], centred);
         if (problem.has_dh) dx[e] += dh[e];
-        dgamma[e] += scaled_dy * centred;
+        dgamma[e] += dy[e] * s.scale * centred;
       } else {
         const Normalizer& n = known.normalizer;
         const double x_hat = n.x_hat(x[e]), g = static_cast<double>(dy[e]) * gamma[e];

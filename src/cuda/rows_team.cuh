@@ -111,6 +111,22 @@ struct Team {
     return total;
   }
 
+  // The same in two steps, for a cluster: the n-th sums are on their way, and there. All warps of
+  // the crew have come to the first when one of them leaves it.
+  __device__ void send_sum(double2 value, TravellingSums& travel, uint32_t n) const {
+    const double half = sum_by_halves(value, lane);
+    RowSums* own = travel.warps[n % 2];
+    if (lane % 16 == 0) (lane >= 16 ? own[role].second : own[role].first) = half;
+    sync_some(1 + crew, warps * 32);
+    if (role == 1) {
+      send_to_blocks(add_up(own, slots_), travel.blocks[n % 4], &travel.arrived[n % 4]);
+    }
+  }
+  __device__ double2 receive_sum(TravellingSums& travel, uint32_t n) const {
+    wait(&travel.arrived[n % 4], n / 4 % 2);
+    return add_up(travel.blocks[n % 4], cluster);
+  }
+
   // Whether any thread of the team says so.
   __device__ bool any(bool value) { return sum({value ? 1.0 : 0.0, 0}).x > 0; }
 
@@ -133,20 +149,21 @@ struct Team {
     return value;
   }
 
-  // Each block sends its sums to all; 16 bytes from each end a phase.
   __device__ double2 cluster_sum(double2 own, uint32_t turn) {
     Barrier* barrier = &shared.cluster[crew][turn];
     RowSums* terms = &shared.sums[turn][block_slots_];
-    const bool first = role == 0;
-    if (first && lane == 0) arrive_expecting(barrier, cluster * 16);
-    if (first && lane < cluster) {
-      RowSums* place = &terms[rank];
-      const SharedAddress remote_barrier = remote_address(barrier, lane);
-      send(remote_address(&place->first, lane), own.x, remote_barrier);
-      send(remote_address(&place->second, lane), own.y, remote_barrier);
-    }
+    if (role == 0) send_to_blocks(own, terms, barrier);
     wait(barrier, sums / 2 % 2);
     return add_up(terms, cluster);
+  }
+  // By one warp. Each block sends its sums to all; 16 bytes from each end a phase.
+  __device__ void send_to_blocks(double2 own, RowSums* terms, Barrier* barrier) const {
+    if (lane == 0) arrive_expecting(barrier, cluster * 16);
+    if (lane >= cluster) return;
+    RowSums* place = &terms[rank];
+    const SharedAddress remote_barrier = remote_address(barrier, lane);
+    send(remote_address(&place->first, lane), own.x, remote_barrier);
+    send(remote_address(&place->second, lane), own.y, remote_barrier);
   }
 
   int slots_;              // of a crew's warps in shared.sums

@@ -1,7 +1,6 @@
-// One channel of BatchNorm: its scalars before and after the sums over the batch are known.
+// One channel of BatchNorm: its scalars, and the sums over the batch that they are made of.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cpu/dtype.hpp"
@@ -47,25 +46,9 @@ struct Channel {
   }
 };
 
-inline Channel make_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c) {
-  Channel channel;
-  const double mean = load_value(problem.mean, buffers.mean, c);
-  const double spread = load_value(problem.spread, buffers.spread, c);
-  channel.normalizer = problem.spread_is_rstd
-                           ? Normalizer::from_rstd(mean, spread)
-                           : Normalizer::from_variance(mean, spread + problem.eps);
-  const double gamma = problem.gamma.present ? load_value(problem.gamma, buffers.gamma, c) : 1;
-  channel.gain = gamma * channel.normalizer.r;
-  channel.frozen = problem.frozen;
-  channel.scalars.mean = static_cast<float>(mean);
-  channel.scalars.scale = static_cast<float>(channel.normalizer.scale);
-  return channel;
-}
-
 // The sums of a channel in float64 throughout, for the few that float32 does not serve.
 struct WideSums {
-  double dy = 0, dy_xmu = 0;
-  double dy_x_hat = 0;
+  double dy = 0, dy_xmu = 0, dy_x_hat = 0;
 };
 template <class T>
 WideSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
@@ -85,41 +68,16 @@ WideSums wide_sums(const ChannelsProblem& problem, const Buffers& buffers, int64
   return sums;
 }
 
-// The sums of channels below `last` over the whole batch, from those of its parts, in their order.
-// Asked for one after the other; neighbours are summed together, while their lines of a part are
-// there.
-class GivenSums {
- public:
-  GivenSums(const ChannelsProblem& problem, const Buffers& buffers, int64_t last)
-      : problem_(problem), buffers_(buffers), last_(last) {}
-
-  const ChannelSums& of(int64_t c) {
-    if (c >= end_) sum(c, std::min(c + kNeighbours, last_));
-    return sums_[c - begin_];
-  }
-
- private:
-  static constexpr int64_t kNeighbours = 16;
-
-  void sum(int64_t begin, int64_t end) {
-    begin_ = begin;
-    end_ = end;
-    std::fill_n(sums_, end - begin, ChannelSums());
-    for (int64_t part = 0; part < problem_.parts; ++part) {
-      for (int64_t c = begin; c < end; ++c) {
-        ChannelSums& sums = sums_[c - begin];
-        sums.dy += load_part(problem_.sum_dy, buffers_.sum_dy, part, c);
-        sums.dy_centred += load_part(problem_.sum_dy_xmu, buffers_.sum_dy_xmu, part, c);
-      }
+// Adds up the sums of channels [begin, begin + count) over the parts of the batch, in their order.
+inline void add_parts(const ChannelsProblem& problem, const Buffers& buffers, int64_t begin,
+                      int64_t count, double* dy, double* dy_xmu) {
+  for (int64_t part = 0; part < problem.parts; ++part) {
+    for (int64_t k = 0; k < count; ++k) {
+      dy[k] += load_part(problem.sum_dy, buffers.sum_dy, part, begin + k);
+      dy_xmu[k] += load_part(problem.sum_dy_xmu, buffers.sum_dy_xmu, part, begin + k);
     }
   }
-
-  const ChannelsProblem& problem_;
-  const Buffers& buffers_;
-  int64_t last_;
-  ChannelSums sums_[kNeighbours];
-  int64_t begin_ = 0, end_ = 0;
-};
+}
 
 // What the first step leaves to the second.
 inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
@@ -129,40 +87,6 @@ inline void store_sums(const ChannelsProblem& problem, const Buffers& buffers, i
     store_step_value(problem.sum_dy_xmu, buffers.sum_dy_xmu, c, sums.dy_xmu);
   }
   if (problem.count.present && c == 0) store_count(problem, buffers.count);
-}
-
-// From the channel's sums, its own or those given: what is made of them, and the scalars for dx.
-// `elements`: of the whole batch.
-template <class T>
-void finish_channel(const ChannelsProblem& problem, const Buffers& buffers, int64_t c,
-                    const ChannelSums& sums, GivenSums& all, double elements, Channel& channel) {
-  const Normalizer& n = channel.normalizer;
-  channel.wide = !(channel.gain == 0 || is_safe(channel.gain));
-  WideSums total;  // sums over nothing are 0, whatever the statistics of nothing are
-  if (problem.step == ChannelsStep::kElementwise) {
-    const ChannelSums& given = all.of(c);
-    total.dy = given.dy;
-    total.dy_x_hat = n.zero ? 0 : n.scale * given.dy_centred;
-  } else if (elements > 0 && needs_sums(problem)) {
-    total = {sums.dy, sums.dy_centred, n.scale * sums.dy_centred};
-  }
-  const bool summed =
-      problem.step == ChannelsStep::kElementwise || (elements > 0 && needs_sums(problem));
-  if (summed &&
-      (n.zero || !is_safe(n.scale) || !are_safe(total.dy / elements, total.dy_x_hat / elements))) {
-    if (needs_sums(problem)) total = wide_sums<T>(problem, buffers, c, n);
-    channel.wide = channel.wide || !problem.frozen;  // frozen, x must not change a bit of dx
-  }
-  if (summed) {
-    channel.c1 = total.dy / elements;
-    channel.c2 = total.dy_x_hat / elements;
-  }
-  if (problem.dgamma.present) store_value(problem.dgamma, buffers.dgamma, c, total.dy_x_hat);
-  if (problem.dbeta.present) store_value(problem.dbeta, buffers.dbeta, c, total.dy);
-  if (problem.step == ChannelsStep::kReduce) store_sums(problem, buffers, c, total);
-  channel.scalars = {static_cast<float>(n.mean), static_cast<float>(n.scale),
-                     static_cast<float>(channel.gain), static_cast<float>(channel.c1),
-                     static_cast<float>(channel.c2)};
 }
 
 }  // namespace normgrad::cpu

@@ -25,6 +25,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h comes first
 #include "cpu/channel.hpp"
+#include "cpu/channel_scalars-inl.h"
 #include "cpu/column_grads-inl.h"
 #include "cpu/column_sums-inl.h"
 #include "cpu/column_tree-inl.h"
@@ -80,15 +81,14 @@ class ChannelsLastRun {
                layout_.dx.sample * kSize % kLine == 0;
   }
 
-  // What the sums need of channels [begin, end).
+  // What the sums need of channels [begin, end), kMostChannels at most.
   void start(int64_t begin, int64_t end) const {
+    ChannelValues mean, spread;
+    load_values(problem_.mean, buffers_.mean, begin, end - begin, mean);
+    load_values(problem_.spread, buffers_.spread, begin, end - begin, spread);
     for (int64_t c = begin; c < end; ++c) {
-      auto offset = static_cast<float>(load_value(problem_.mean, buffers_.mean, c));
-      float scale = 1;
-      if constexpr (kHalf) {
-        scale = power_near_scale(problem_, load_value(problem_.spread, buffers_.spread, c));
-        offset *= scale;
-      }
+      const float scale = kHalf ? power_near_scale(problem_, spread[c - begin]) : 1;
+      const float offset = static_cast<float>(mean[c - begin]) * scale;
       for_columns(c, [&](int64_t at) {
         w_.offset[at] = offset;
         w_.scale[at] = scale;
@@ -116,29 +116,35 @@ class ChannelsLastRun {
     merge_blocks(w_.tree, w_.padded + begin, w_.padded + end);
   }
 
+  // Channels [begin, end), kMostChannels at most.
   void finish(int64_t begin, int64_t end) {
     const bool summed = w_.tree.blocks > 0 && needs_sums(problem_);
-    GivenSums given(problem_, buffers_, end);
+    ChannelTotals totals;
+    ChannelValues scales;  // that the sums have
     for (int64_t c = begin; c < end; ++c) {
-      ChannelSums sums;
+      const int64_t k = c - begin;
       for_columns(c, [&](int64_t at) {
         if (!summed) return;
-        sums.dy_centred += w_.tree.result(0)[at];
-        sums.dy += w_.tree.result(0)[w_.padded + at];
+        totals.dy_xmu[k] += w_.tree.result(0)[at];
+        totals.dy[k] += w_.tree.result(0)[w_.padded + at];
       });
-      const double scale = w_.scale[pair_position<T>(c, w_.columns)];
-      if constexpr (kHalf) sums.dy_centred /= scale;
-      Channel& channel = w_.channels[c] = make_channel(problem_, buffers_, c);
-      finish_channel<T>(problem_, buffers_, c, sums, given, elements_, channel);
-      if (channel.wide) any_wide_.store(true, std::memory_order_relaxed);
+      scales[k] = w_.scale[pair_position<T>(c, w_.columns)];
+      if constexpr (kHalf) totals.dy_xmu[k] /= scales[k];
+    }
+    Channel* channels = w_.channels + begin;
+    make_channels(problem_, buffers_, begin, end - begin, channels);
+    if (finish_channels<T>(problem_, buffers_, begin, end - begin, totals, elements_, channels)) {
+      any_wide_.store(true, std::memory_order_relaxed);
+    }
+    for (int64_t c = begin; c < end; ++c) {
+      const Channel& channel = w_.channels[c];
       const Scalars& s = channel.scalars;
-      const float c2 =
-          kHalf ? static_cast<float>(channel.c2 * channel.normalizer.scale / scale) : s.c2;
+      const double c2 = channel.c2 * channel.normalizer.scale / scales[c - begin];
       for_columns(c, [&](int64_t at) {
         if constexpr (!kHalf) w_.scale[at] = s.scale;
         w_.gain[at] = s.r;
         w_.c1[at] = s.c1;
-        w_.c2[at] = c2;
+        w_.c2[at] = kHalf ? static_cast<float>(c2) : s.c2;
       });
     }
   }
@@ -356,15 +362,15 @@ void run_channels_last(const ChannelsProblem& problem, const Buffers& buffers, v
   const int64_t bytes =
       3 * problem.samples * problem.length * problem.channels * static_cast<int64_t>(sizeof(T));
   // body(begin, end) for tiles of `count` channels or columns.
-  const auto in_tiles = [&](int64_t count, const auto& body) {
-    constexpr int64_t kTile = 64;
-    parallel_for((count + kTile - 1) / kTile, bytes,
-                 [&](int64_t tile) { body(tile * kTile, HWY_MIN((tile + 1) * kTile, count)); });
+  const auto in_tiles = [&](int64_t count, int64_t width, const auto& body) {
+    parallel_for((count + width - 1) / width, bytes,
+                 [&](int64_t tile) { body(tile * width, HWY_MIN((tile + 1) * width, count)); });
   };
   for (float* scalars : {w.offset, w.scale, w.gain, w.c1, w.c2}) {
     std::fill(scalars + w.columns, scalars + w.padded, 0.0f);
   }
-  in_tiles(problem.channels, [&](int64_t begin, int64_t end) { run.start(begin, end); });
+  in_tiles(problem.channels, kMostChannels,
+           [&](int64_t begin, int64_t end) { run.start(begin, end); });
   if (needs_sums(problem) && tree.blocks > 0) {
     // Few blocks share their columns, too.
     const int64_t parts = HWY_MAX(1, 16 / tree.blocks);
@@ -374,9 +380,10 @@ void run_channels_last(const ChannelsProblem& problem, const Buffers& buffers, v
       const int64_t begin = task % tiles * width;
       run.sum_block(task / tiles, begin, HWY_MIN(begin + width, w.columns));
     });
-    in_tiles(w.columns, [&](int64_t begin, int64_t end) { run.merge(begin, end); });
+    in_tiles(w.columns, 64, [&](int64_t begin, int64_t end) { run.merge(begin, end); });
   }
-  in_tiles(problem.channels, [&](int64_t begin, int64_t end) { run.finish(begin, end); });
+  in_tiles(problem.channels, kMostChannels,
+           [&](int64_t begin, int64_t end) { run.finish(begin, end); });
   if (!problem.has_dx) return;
   constexpr int64_t kTaskElements = 65536;
   const int64_t width = HWY_MIN(w.columns, kTaskElements);

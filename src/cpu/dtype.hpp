@@ -63,15 +63,28 @@ inline void store_value(DType dtype, void* data, int64_t index, double value) {
   });
 }
 
+// Values [begin, begin + count) of a vector: its type is looked at once. Adding nothing changes no
+// bit, not even the sign of a zero.
+inline void store_values(const Vector& vector, void* data, int64_t begin, int64_t count,
+                         const double* values) {
+  with_type(vector.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* to = static_cast<T*>(data) + begin * vector.stride;
+    for (int64_t k = 0; k < count; ++k, to += vector.stride) {
+      if (!vector.accumulate) {
+        *to = narrow<T>(values[k]);
+      } else if (values[k] != 0) {
+        *to = narrow<T>(values[k] + widen(*to));
+      }
+    }
+  });
+}
+
 inline double load_value(const Vector& vector, const void* data, int64_t index) {
   return load_value(vector.dtype, data, index * vector.stride);
 }
-
-// Adding nothing changes no bit, not even the sign of a zero.
 inline void store_value(const Vector& vector, void* data, int64_t index, double value) {
-  if (vector.accumulate && value == 0) return;
-  if (vector.accumulate) value += load_value(vector, data, index);
-  store_value(vector.dtype, data, index * vector.stride, value);
+  store_values(vector, data, index, 1, &value);
 }
 
 // What passes between the two steps of a BatchNorm has types that nothing else has. Counts are

@@ -1,4 +1,4 @@
-// The formulas of an element, in float32 vectors.
+// The formulas of an element in float32 vectors, and whether its factors suit them.
 #if defined(NORMGRAD_CPU_FORMULA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMGRAD_CPU_FORMULA_INL_H_
 #undef NORMGRAD_CPU_FORMULA_INL_H_
@@ -13,6 +13,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace normgrad::cpu {
 namespace HWY_NAMESPACE {
+
+// is_safe() in every lane.
+HWY_INLINE hn::Mask<Doubles> are_in_range(DoubleVec factor) {
+  const DoubleVec magnitude = hn::Abs(factor);
+  return hn::And(hn::Ge(magnitude, hn::Set(Doubles(), kLeastSafe)),
+                 hn::Le(magnitude, hn::Set(Doubles(), kMostSafe)));
+}
 
 // The scalars of a row or channel in every lane.
 struct ScalarVecs {

@@ -303,6 +303,12 @@ HWY_INLINE DoublePair promote(FloatVec v) {
 #endif
 }
 
+HWY_INLINE void store(DoublePair v, double* p) {  // lanes() doubles
+  hn::StoreU(v.low, Doubles(), p);
+  const int64_t stored = static_cast<int64_t>(hn::Lanes(Doubles()));
+  if (stored < lanes()) hn::StoreU(v.high, Doubles(), p + stored);
+}
+
 // The sum of its halves, as doubles.
 HWY_INLINE DoubleVec halves_total(FloatVec v) {
 #if HWY_TARGET == HWY_SCALAR
@@ -331,9 +337,7 @@ class DoubleSum {
   }
   HWY_INLINE DoubleVec lanes_total() const { return hn::Add(low_, high_); }
   HWY_INLINE void store(double* p) const {  // lanes() doubles
-    hn::StoreU(low_, Doubles(), p);
-    const int64_t stored = static_cast<int64_t>(hn::Lanes(Doubles()));
-    if (stored < lanes()) hn::StoreU(high_, Doubles(), p + stored);
+    HWY_NAMESPACE::store(DoublePair{low_, high_}, p);
   }
 
  private:

@@ -10,6 +10,7 @@
 // Order of the sums: a channel is cut into pieces of about 16384 elements (some samples, or part of
 // one), which meet in an aligned binary tree; a function of the length alone.
 #include <algorithm>
+#include <atomic>
 
 #include "cpu/caches.hpp"
 #include "cpu/pages.hpp"
@@ -22,6 +23,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h comes first
 #include "cpu/channel.hpp"
+#include "cpu/channel_scalars-inl.h"
 #include "cpu/plane_grads-inl.h"
 #include "cpu/plane_sums-inl.h"
 #include "hwy/cache_control.h"
@@ -33,7 +35,6 @@ namespace normgrad::cpu {
 
 // So many that none is long for the others to wait for, and so few that each has several groups.
 inline constexpr int64_t kTasksPerThread = 4;
-inline constexpr int64_t kMostChannels = 32;
 inline constexpr int64_t kTileBytes = 8192;
 inline constexpr int64_t kTileElements = 512;
 
@@ -103,9 +104,7 @@ class PlanesRun {
   }
 
   void start(const Block& block) const {
-    for (int64_t c = block.begin; c < block.end; ++c) {
-      workspace_.channels[c] = make_channel(problem_, buffers_, c);
-    }
+    make_channels(problem_, buffers_, block.begin, block.count(), channels(block));
   }
 
   void sum_piece(const Block& block, int64_t piece) const {
@@ -117,7 +116,7 @@ class PlanesRun {
         2 * HWY_MAX(1, HWY_MAX(kTileElements / first.count, kTileBytes / run_bytes) / 2);
     for (int64_t i = 0; i < runs; i += samples) {
       const Run run = pieces_.run(piece, i);
-      SumTile<T> tile = {workspace_.channels + block.begin,
+      SumTile<T> tile = {channels(block),
                          block.count(),
                          HWY_MIN(samples, runs - i),
                          run.count,
@@ -141,32 +140,34 @@ class PlanesRun {
     }
   }
 
-  void finish(const Block& block) const {
+  void finish(const Block& block) {
     const bool summed = pieces() > 0 && needs_sums(problem_);
-    GivenSums given(problem_, buffers_, block.end);
-    for (int64_t c = block.begin; c < block.end; ++c) {
-      Channel& channel = workspace_.channels[c];
-      ChannelSums total;
-      if (summed) {
-        total = tree_sum(sums(c));
-        if constexpr (kPlaneSumsHaveScale<T>) {
-          total.dy_centred /= static_cast<double>(channel.scalars.scale);
-        }
-      }
-      finish_channel<T>(problem_, buffers_, c, total, given, elements_, channel);
-      if constexpr (kC2HasScale<T>) {
-        const double c2 = channel.normalizer.scale * channel.c2;
-        channel.scalars.c2 = static_cast<float>(c2);
-        channel.wide = channel.wide || (channel.c2 != 0 && !is_safe(c2) && !problem_.frozen);
+    ChannelTotals totals;
+    for (int64_t k = 0; summed && k < block.count(); ++k) {
+      const ChannelSums total = tree_sum(sums(block.begin + k));
+      totals.dy[k] = total.dy;
+      totals.dy_xmu[k] = total.dy_centred;
+      if constexpr (kPlaneSumsHaveScale<T>) {
+        totals.dy_xmu[k] /= static_cast<double>(channels(block)[k].scalars.scale);
       }
     }
+    bool any_wide = finish_channels<T>(problem_, buffers_, block.begin, block.count(), totals,
+                                       elements_, channels(block));
+    for (int64_t k = 0; kC2HasScale<T> && k < block.count(); ++k) {
+      Channel& channel = channels(block)[k];
+      const double c2 = channel.normalizer.scale * channel.c2;
+      channel.scalars.c2 = static_cast<float>(c2);
+      if (channel.c2 == 0 || is_safe(c2) || problem_.frozen) continue;
+      channel.wide = any_wide = true;
+    }
+    if (any_wide) any_wide_.store(true, std::memory_order_relaxed);
   }
 
   // From the last run to the first: what was read last is still in cache.
   void write_piece(const Block& block, int64_t piece) const {
-    const bool any_wide =
-        std::any_of(workspace_.channels + block.begin, workspace_.channels + block.end,
-                    [](const Channel& channel) { return channel.wide; });
+    const bool any_wide = any_wide_.load(std::memory_order_relaxed) &&
+                          std::any_of(channels(block), channels(block) + block.count(),
+                                      [](const Channel& channel) { return channel.wide; });
     for (int64_t i = pieces_.runs(piece) - 1; i >= 0; --i) {
       const Run run = pieces_.run(piece, i);
       if (!any_wide) {
@@ -205,7 +206,7 @@ class PlanesRun {
   }
 
   Stretch<T> stretch(const Block& block, const Run& run) const {
-    return {workspace_.channels + block.begin,
+    return {channels(block),
             block.count(),
             run.count,
             at(buffers_.x, problem_.x, block.begin, run),
@@ -238,6 +239,7 @@ class PlanesRun {
     return static_cast<const T*>(data) + run.sample * strides.sample + c * strides.channel +
            run.begin;
   }
+  Channel* channels(const Block& block) const { return workspace_.channels + block.begin; }
   ChannelSums* sums(int64_t c) const { return workspace_.sums + c * pieces(); }
 
   const ChannelsProblem& problem_;
@@ -246,12 +248,13 @@ class PlanesRun {
   const Pieces pieces_;
   const double elements_;
   bool asks_ = false, streaming_ = false, dense_ = false;
+  std::atomic<bool> any_wide_{false};
 };
 
 // Whole channels are dealt out, in groups: the second look at a group finds it in the thread's
 // cache.
 template <class T>
-void run_groups(const ChannelsProblem& problem, const PlanesRun<T>& run) {
+void run_groups(const ChannelsProblem& problem, PlanesRun<T>& run) {
   const int64_t pieces = run.pieces();
   const int64_t size = run.group_channels(kTasksPerThread * threads());
   const int64_t groups = (problem.channels + size - 1) / size;
@@ -271,7 +274,7 @@ void run_groups(const ChannelsProblem& problem, const PlanesRun<T>& run) {
 
 // The pieces of the channels are dealt out, with a barrier between sums and dx.
 template <class T>
-void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
+void run_pieces(const ChannelsProblem& problem, PlanesRun<T>& run) {
   const int64_t pieces = run.pieces();
   const int64_t size = run.band_channels();
   const int64_t blocks = (problem.channels + size - 1) / size;
@@ -279,13 +282,12 @@ void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
     const int64_t begin = task % blocks * size;
     return Block{begin, HWY_MIN(begin + size, problem.channels)};
   };
-  const Block all = {0, problem.channels};
-  run.start(all);
+  for (int64_t task = 0; task < blocks; ++task) run.start(block(task));
   if (needs_sums(problem)) {
     parallel_for(blocks * pieces, run.bytes(),
                  [&](int64_t task) { run.sum_piece(block(task), task / blocks); });
   }
-  run.finish(all);
+  for (int64_t task = 0; task < blocks; ++task) run.finish(block(task));
   if (!problem.has_dx) return;
   const auto write = [&](int64_t task) {
     run.write_piece(block(task), task / blocks);
@@ -296,7 +298,7 @@ void run_pieces(const ChannelsProblem& problem, const PlanesRun<T>& run) {
 
 template <class T>
 void run_planes(const ChannelsProblem& problem, const Buffers& buffers, void* memory) {
-  const PlanesRun<T> run(problem, buffers, memory);
+  PlanesRun<T> run(problem, buffers, memory);
   if (problem.channels >= kManyChannels * threads() || run.pieces() <= 1) {
     run_groups(problem, run);
   } else {

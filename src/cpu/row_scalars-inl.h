@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "cpu/formula-inl.h"
 #include "cpu/io-inl.h"
 #include "cpu/normalizer.hpp"
 #include "cpu/row_sums.hpp"
@@ -45,12 +46,6 @@ struct RowMeasures {
     g_x[k] = sums.g_x;
   }
 };
-
-HWY_INLINE hn::Mask<Doubles> are_in_range(DoubleVec factor) {
-  const DoubleVec magnitude = hn::Abs(factor);
-  return hn::And(hn::Ge(magnitude, hn::Set(Doubles(), kLeastSafe)),
-                 hn::Le(magnitude, hn::Set(Doubles(), kMostSafe)));
-}
 
 // The scalars of rows [0, count), and whether each of them is plainly fine for float32. If not, the
 // caller looks at every row with care. for_dx: the sums of g are there.

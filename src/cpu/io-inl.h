@@ -325,7 +325,9 @@ class DoubleSum {
   HWY_INLINE DoubleSum() : low_(hn::Zero(Doubles())), high_(hn::Zero(Doubles())) {}
   HWY_INLINE explicit DoubleSum(const double* p)  // as store() left it
       : low_(hn::LoadU(Doubles(), p)),
-        high_(hn::LoadU(Doubles(), p + lanes() - static_cast<int64_t>(hn::Lanes(Doubles())))) {}
+        high_(hn::Lanes(Doubles()) < hn::Lanes(Floats())
+                  ? hn::LoadU(Doubles(), p + lanes() - static_cast<int64_t>(hn::Lanes(Doubles())))
+                  : hn::Zero(Doubles())) {}
   HWY_INLINE void add(DoublePair a) {
     low_ = hn::Add(low_, a.low);
     high_ = hn::Add(high_, a.high);

@@ -25,12 +25,10 @@ class Pieces {
     } else if (length_ > 0) {
       group_ = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kElements / length_)));
     }
+    if (length_ > 0) count_ = parts_ > 1 ? samples_ * parts_ : (samples_ + group_ - 1) / group_;
   }
 
-  int64_t count() const {
-    if (length_ == 0) return 0;
-    return parts_ > 1 ? samples_ * parts_ : (samples_ + group_ - 1) / group_;
-  }
+  int64_t count() const { return count_; }
   bool whole() const { return parts_ == 1; }  // no sample is cut
   int64_t runs(int64_t piece) const {
     return parts_ > 1 ? 1 : std::min(group_, samples_ - piece * group_);
@@ -46,6 +44,7 @@ class Pieces {
   int64_t samples_, length_;
   int64_t parts_ = 1;  // pieces in a sample
   int64_t group_ = 1;  // samples in a piece
+  int64_t count_ = 0;
 };
 
 }  // namespace normgrad::cpu

@@ -28,9 +28,16 @@ inline constexpr bool kPlaneSumsHaveScale = !std::is_same_v<T, float>;
 
 // The sums of a piece of a channel so far.
 struct PlaneSums {
+  static constexpr size_t kMostDoubles = 2 * HWY_MAX_BYTES / sizeof(float);  // that store() writes
+
   DoubleSum dy, dy_x;
 
   HWY_INLINE PlaneSums() {}
+  HWY_INLINE explicit PlaneSums(const double* p) : dy(p), dy_x(p + lanes()) {}
+  HWY_INLINE void store(double* p) const {
+    dy.store(p);
+    dy_x.store(p + lanes());
+  }
 
   HWY_INLINE ChannelSums total() const {
     ChannelSums sums;
@@ -187,6 +194,11 @@ struct SumTile {
   const T *x, *dy;
   const T *next_x, *next_dy;  // null if there is nothing to wait for
   ChannelsProblem::Strides x_strides, dy_strides;
+  // The channels' sums over the tiles of the piece so far, and over all; from channel to channel.
+  bool first;
+  double (*sums)[PlaneSums::kMostDoubles];
+  ChannelSums* totals;  // null before the last
+  int64_t totals_stride;
 };
 
 // The walk over the runs of the next tile, in the order of memory.
@@ -216,11 +228,12 @@ class NextRuns {
 // The sums stay in registers for all samples of the tile. kAsk: the next tile is asked for
 // meanwhile, since runs of a few KiB are too short for the hardware to foresee.
 template <bool kAsk, class T>
-HWY_NOINLINE void add_tile(const SumTile<T>& tile, PlaneSums* sums) {
+HWY_NOINLINE void add_tile(const SumTile<T>& tile) {
   NextRuns<T> next(tile);
   const int64_t length = tile.length;
   for (int64_t c = 0; c < tile.count; ++c) {
-    PlaneSummer<T> summer(tile.channels[c].scalars, sums[c]);
+    PlaneSummer<T> summer(tile.channels[c].scalars,
+                          tile.first ? PlaneSums() : PlaneSums(tile.sums[c]));
     const T* x = tile.x + c * tile.x_strides.channel;
     const T* dy = tile.dy + c * tile.dy_strides.channel;
     int64_t n = 0;
@@ -238,7 +251,11 @@ HWY_NOINLINE void add_tile(const SumTile<T>& tile, PlaneSums* sums) {
       x += tile.x_strides.sample;
       dy += tile.dy_strides.sample;
     }
-    sums[c] = summer.sums();
+    if (tile.totals == nullptr) {
+      summer.sums().store(tile.sums[c]);
+    } else {
+      tile.totals[c * tile.totals_stride] = summer.sums().total();
+    }
   }
 }
 

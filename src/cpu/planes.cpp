@@ -108,7 +108,7 @@ class PlanesRun {
   }
 
   void sum_piece(const Block& block, int64_t piece) const {
-    PlaneSums sums_of_piece[kMostChannels];
+    double sums_so_far[kMostChannels][PlaneSums::kMostDoubles];
     const int64_t runs = pieces_.runs(piece);
     const Run first = pieces_.run(piece, 0);
     const int64_t run_bytes = block.count() * first.count * kSize;
@@ -125,18 +125,19 @@ class PlanesRun {
                          nullptr,
                          nullptr,
                          problem_.x,
-                         problem_.dy};
+                         problem_.dy,
+                         i == 0,
+                         sums_so_far,
+                         i + samples < runs ? nullptr : sums(block.begin) + piece,
+                         pieces()};
       const Run next = after(piece, i + samples);
       if (!asks_ || next.count == 0) {
-        add_tile<false>(tile, sums_of_piece);
+        add_tile<false>(tile);
       } else {
         tile.next_x = at(buffers_.x, problem_.x, block.begin, next);
         tile.next_dy = at(buffers_.dy, problem_.dy, block.begin, next);
-        add_tile<true>(tile, sums_of_piece);
+        add_tile<true>(tile);
       }
-    }
-    for (int64_t c = block.begin; c < block.end; ++c) {
-      sums(c)[piece] = sums_of_piece[c - block.begin].total();
     }
   }
 

@@ -199,10 +199,12 @@ TEST_F(CudaKernels, FewChannels) {
   unsetenv("NORMGRAD_IMPL");
 }
 
-// Clusters whose runs are cut into pieces, the last of which is shorter.
+// Clusters whose runs are cut into pieces, the last of which is shorter; or that have two channels
+// each, and the last of them one.
 TEST_F(CudaKernels, ShortLastPieces) {
   setenv("NORMGRAD_IMPL", "cuda:channels_cluster", 1);
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 3, 4096}, {8, 5, 3600}}) {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{9, 3, 4096}, {8, 5, 3600}, {32, 5, 196}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Case each = make_case(Op::kBatchNorm, shape, dtype);
       const uint64_t hash = run(each);

@@ -114,6 +114,16 @@ class RowsWork {
     return kPlain ? *reinterpret_cast<const uint4*>(memory_ + at) : load_shifted<T>(memory_, at);
   }
 
+  __device__ Units load_units(const RowPlace& place, bool there) const {
+    Units units;
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      units.x[j] = load(place.x, unit(j), there);
+      units.dy[j] = load(place.dy, unit(j), there);
+    }
+    return units;
+  }
+
   // This thread's units of a row of any phase, less mean; beyond the row's end they are anything.
   __device__ void load_phased(int row, uint32_t phase, float mean,
                               float (&values)[kUnits][kE]) const {
@@ -165,12 +175,7 @@ class RowsWork {
       Units next;
       if (more) {
         ring_.wait_for(stage);
-        const RowPlace place = ring_.place(stage, 0);
-#pragma unroll
-        for (int j = 0; j < kUnits; ++j) {
-          next.x[j] = load(place.x, unit(j), true);
-          next.dy[j] = load(place.dy, unit(j), true);
-        }
+        next = load_units(ring_.place(stage, 0), true);
         float centred[kUnits][kE], dy[kUnits][kE];
         double2 sums = {0, 0};
         open(next, ring_.scales(stage, 0).mean, centred, dy, sums);
@@ -229,11 +234,7 @@ class RowsWork {
         for (int j = 0; j < kUnits; ++j) clear_end(j, centred[j], dy[j]);
       }
     } else {
-#pragma unroll
-      for (int j = 0; j < kUnits; ++j) {
-        units.x[j] = load(place.x, unit(j), there);
-        units.dy[j] = load(place.dy, unit(j), there);
-      }
+      units = load_units(place, there);
     }
     open(units, mean, centred, dy, sums);
     sums = team_.sum(sums);

@@ -2,9 +2,11 @@
 // has a thread, and no sum in float32 gets too long. No GPU is needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
+#include <vector>
 
 #include "cuda/channels_team_deal.hpp"
 #include "cuda/rows_across_deal.hpp"
@@ -47,6 +49,17 @@ void expect_sound(const RowsProblem& problem) {
   ASSERT_TRUE(g.lanes == 32 || g.warps * g.cluster == 1);
   for (const bool plain : {false, true}) {
     ASSERT_LE(RowsMemory(problem, g, plain).bytes, RowsMemory::kMost);
+  }
+  // Every row is one crew's.
+  if (problem.rows <= 1000 && g.lanes == 32) {
+    std::vector<int> taken(static_cast<size_t>(problem.rows));
+    for (int part = 0; part < g.parts; ++part) {
+      for (int crew = 0; crew < g.crews; ++crew) {
+        int64_t row = part * g.part_step + crew * g.crew_step;
+        for (; row < problem.rows; row += int64_t{g.parts} * g.step_rows()) ++taken[row];
+      }
+    }
+    ASSERT_EQ(std::count(taken.begin(), taken.end(), 1), problem.rows);
   }
   // Roundings of a column sum: over a chunk in registers, over the chunks, over the crews.
   const int64_t rows_per_team =

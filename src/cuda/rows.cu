@@ -57,12 +57,6 @@ Status launch_rows(const RowsProblem& problem, const Buffers& buffers, void* wor
   launch.stage_rows = geometry.stage_rows();
   launch.stage_bits = std::countr_zero(static_cast<unsigned>(launch.stage_rows));
   launch.row_stride = static_cast<int64_t>(geometry.parts) * geometry.step_rows();
-  // A block's crews have neighbouring stages or, of single rows, each every parts-th row: LayerNorm
-  // fp32 32768x1024 100.7 us, not 102.4. Where rows share cache lines they stay neighbours (108.5,
-  // not 110.6).
-  const bool neighbours = launch.stage_rows > 1 || keeps_lines(problem, geometry);
-  launch.part_step = neighbours ? geometry.step_rows() : 1;
-  launch.crew_step = neighbours ? launch.stage_rows : geometry.parts;
   launch.ring_stride = geometry.stages * launch.row_stride;
   launch.per_col = 1 / static_cast<double>(problem.cols);
   const auto packed = [&](const RowsProblem::LeadStrides& lead) {

@@ -33,10 +33,9 @@ struct AcrossLaunch {
   double* folded;  // column sums, where there are too many rows for float32
 };
 
-// A row whose sums are known: its RowScalars, as they are read.
+// A row whose sums are known: what its RowScalars need for dx, as it is read.
 struct alignas(16) KnownRow {
-  float mean, r, scale, c1;
-  float c2;
+  float mean, r, c1, c2;
   int skipped;  // there is none, or it has to be done in float64
 };
 

@@ -182,7 +182,7 @@ class AcrossCarrier {
       const bool zero = (kRms || sums.x == 0) && sums.y == 0 && is_near_1<26>(s.r);
       wide = !is_served<kRms>(launch_.rows, s, sums) && (total.gradient || !zero);
     }
-    known = {s.mean, s.r, s.scale, s.c1, s.c2, wide};
+    known = {s.mean, s.r, s.c1, s.c2, wide};
     return wide;
   }
 

@@ -148,7 +148,7 @@ class AcrossWorker {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const KnownRow known = board_.rows[place][index(b)];
-      const RowScalars scalars = {known.mean, known.r, known.scale, known.c1, known.c2};
+      const RowScalars scalars = {.mean = known.mean, .r = known.r, .c1 = known.c1, .c2 = known.c2};
       float x[kE], dy[kE];
       unpack<T>(slot(at.slot, 0), x);
       unpack<T>(slot(at.slot, 1), dy);

@@ -80,6 +80,12 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     }
     deal_parts(problem, g);
   }
+  // A block's crews have neighbouring stages or, of single rows, each every parts-th row: LayerNorm
+  // fp32 32768x1024 100.7 us, not 102.4. Where rows share cache lines they stay neighbours (108.5,
+  // not 110.6).
+  const bool neighbours = g.lanes < 32 || keeps_lines(problem, g);
+  g.part_step = neighbours ? g.step_rows() : 1;
+  g.crew_step = neighbours ? g.stage_rows() : g.parts;
   // Rows are described by as many lanes as there is memory for: LayerNorm bf16 1048576x64 103 us by
   // 32, 125 by 8.
   while (g.lanes < 32 && g.batch < 32) {

@@ -46,7 +46,7 @@ struct RowsShared {
 
 // Of a crew whose sums travel over the cluster while it writes dx of the row before: of its warps,
 // then of the cluster's blocks, for rows in turn; zeros where there is none. A block may send those
-// of row i + 2 while others still have to read those of row i, but not before they have read those
+// of row i + 3 while others still have to read those of row i, but not before they have read those
 // of row i - 1: hence four turns.
 struct alignas(16) TravellingSums {
   RowSums warps[2][kMaxWarps];
@@ -83,6 +83,8 @@ struct RowsGeometry {
   int parts = 1;         // blocks, or clusters: each has a row of partial sums
   bool chunked = false;  // more than kChunkRows + kMostChunks rows per team
   bool ahead = false;    // a row's sums travel while dx of the one before is written
+  // From the first row of a block or cluster, and of a crew, to that of the next one.
+  int64_t part_step = 0, crew_step = 0;
 
   // Where the slots of a crew's blocks are: 8, or 16 if it is the only one.
   constexpr int block_slots(int crew) const { return crews * warp_slots + crew * 8; }

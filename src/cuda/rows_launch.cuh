@@ -18,7 +18,6 @@ struct RowsLaunch {
   const int64_t* offsets = nullptr;  // or the offset of each row in each of them
   double per_col = 0;
   bool x_packed = false, dy_packed = false;  // rows follow each other without gaps
-  int64_t part_step = 0, crew_step = 0;  // from the first row of a block or crew to the next one's
   int64_t row_stride = 0;   // from a row of a crew's stage to the same in its next stage
   int64_t ring_stride = 0;  // and after all stages
   int64_t dx_stride = 0;    // the first of them in dx, in elements

@@ -34,6 +34,9 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
   const int unit = unit_of(problem.dtype);
   const int64_t units = divide_up(problem.cols, unit);
   RowsGeometry g;
+  const auto fits = [&] {
+    return RowsMemory(problem, g, /*plain=*/false).bytes <= RowsMemory::kMost;
+  };
   g.units_per_thread = kColumnsPerThread / unit;
   if (units <= 16 * g.units_per_thread) {
     const auto all = static_cast<unsigned>(std::max<int64_t>(units, 1));
@@ -45,8 +48,7 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     // As few lanes as there is memory for, whatever the number of rows: the order in which a row is
     // added must not depend on it.
     g.chunked = true;
-    while (g.batch = g.stage_rows(),
-           RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
+    while (g.batch = g.stage_rows(), !fits()) {
       g.units_per_thread /= 2;
       g.lanes *= 2;
     }
@@ -71,7 +73,7 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
     g.batch = g.crews > 1 ? 16 : 8;  // 16 KB at most, and 0.5 KB where little is left
   }
   deal_parts(problem, g);
-  while (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
+  while (!fits()) {
     if (g.stages > 2) {
       --g.stages;
     } else {
@@ -88,12 +90,9 @@ RowsGeometry geometry_of(const RowsProblem& problem) {
   g.crew_step = neighbours ? g.stage_rows() : g.parts;
   // Rows are described by as many lanes as there is memory for: LayerNorm bf16 1048576x64 103 us by
   // 32, 125 by 8.
-  while (g.lanes < 32 && g.batch < 32) {
-    g.batch *= 2;
-    if (RowsMemory(problem, g, /*plain=*/false).bytes > RowsMemory::kMost) {
-      g.batch /= 2;
-      break;
-    }
+  if (g.lanes < 32) {
+    g.batch = 32;
+    while (!fits()) g.batch /= 2;
   }
   return g;
 }
